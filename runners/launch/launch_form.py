@@ -32,7 +32,12 @@ from .words import nccl_pairs, request_of, shell_words, words_of
 class LaunchForm:
     """The launch form as typed; the functions below parse it, and raise RunError with a sentence."""
 
-    preset: str
+    preset: str = ""
+    """ "" for a command or a task."""
+    command: tuple[str, ...] = ()
+    """A command that runs instead of a preset and a script."""
+    task: str = ""
+    """Path of a SkyPilot task that runs instead of a preset and a script."""
     script: str = ""
     args: str = ""
     """Words after the script, quoted as in a shell."""
@@ -59,6 +64,17 @@ class LaunchForm:
     recompute: str = ""
     """For the memory estimate: "true" if every layer is recomputed in the backward pass."""
 
+    @property
+    def repeats(self) -> bool:
+        """Whether it repeats a command or a task, which have no preset."""
+        return bool(self.command or self.task)
+
+    @property
+    def name(self) -> str:
+        """The name of the run, as typed or from what runs; "" without either."""
+        runs = self.script or self.task.removesuffix(".yaml") or next(iter(self.command), "")
+        return self.option("name") or (run_name(runs) if runs else "")
+
     def option(self, field: str) -> str:
         """Return the text of an option, by its field in `Request`; "" if it is empty."""
         return self.options.get(field, "").strip()
@@ -84,7 +100,7 @@ class LaunchPreview:
 
 def with_free_name(form: LaunchForm) -> LaunchForm:
     """Return the form, under a free name if a live run has its name."""
-    name = form.option("name") or (run_name(form.script) if form.script else "")
+    name = form.name
     free = free_name(name) if name else ""
     return form if free == name else replace(form, options={**form.options, "name": free})
 
@@ -128,6 +144,8 @@ def prepared(form: LaunchForm) -> Prepared:
 def requested(form: LaunchForm) -> Request:
     """Return the launch that the form means. Raises RunError."""
     request, kind = _request(form), kind_of(form.place)
+    if form.repeats:
+        return request
     if kind == SKY:
         return _on_sky(form, request)
     if request.gpus or request.cpus:
@@ -166,7 +184,7 @@ def hosts(form: LaunchForm) -> tuple[Named, ...]:
 
 def _request(form: LaunchForm) -> Request:
     """Return the form's request. Raises RunError."""
-    if not form.script.strip():
+    if not form.repeats and not form.script.strip():
         raise RunError("no script yet: the path of the training script")
     return request_without_script(form)
 
@@ -174,6 +192,8 @@ def _request(form: LaunchForm) -> Request:
 def request_without_script(form: LaunchForm) -> Request:
     """Return the form's request, even if there is no script yet. Raises RunError."""
     nproc, level = form.nproc.strip(), form.nccl_debug.strip()
+    if form.repeats:
+        return _repeated(form, level)
     return request_of(
         words_of(form.options),
         preset=form.preset,
@@ -181,6 +201,18 @@ def request_without_script(form: LaunchForm) -> Request:
         script=form.script.strip(),
         args=tuple(shell_words(form.args, "arguments")),
         nproc_per_node=count_of(nproc) if nproc else None,
+        nccl=nccl_pairs([f"DEBUG={level}"] if level else []),
+        nccl_presets=form.nccl_presets,
+    )
+
+
+def _repeated(form: LaunchForm, level: str) -> Request:
+    """Return the request of a command or of a task. Raises RunError."""
+    return request_of(
+        words_of(form.options),
+        command=form.command or None,
+        task=form.task or None,
+        on=form.place.strip() or "local",
         nccl=nccl_pairs([f"DEBUG={level}"] if level else []),
         nccl_presets=form.nccl_presets,
     )

@@ -33,9 +33,9 @@ def read() -> list[LaunchForm]:
         try:
             kept = rerun.read(entry)
             form = _form(kept.request, kept.request.name or "", kept.cwd, os.getcwd())
-        except RunError:  # it kept no request, or runs a command
+        except RunError:  # it kept no request, or one with secrets
             continue
-        if form not in forms:
+        if form not in forms and not form.repeats:
             forms.append(form)
     return forms[:MOST]
 
@@ -84,15 +84,16 @@ def _left_out(request: Request) -> Iterator[str]:
 
 def _form(request: Request, name: str, directory: str, cwd: str) -> LaunchForm:
     """Return the form of a request that was made in `directory`. Raises RunError."""
-    if not request.preset or not request.script:
+    if any(MASK in word for word in request.command or ()):
         raise RunError(
-            f"run {name} has no preset, and the form needs one: `distui rerun {name}` repeats it, "
-            "with other variables by --env and --unset"
+            f"the command of {name} holds secrets, which are never stored: start it in the shell"
         )
     variables = wished_env(request)
     level = variables.pop("NCCL_DEBUG", "")
     return LaunchForm(
         preset=request.preset,
+        command=request.command or (),
+        task=_path(request.task or "", directory, cwd),
         script=_script(request, directory, cwd),
         args="" if any(MASK in word for word in request.args) else shlex.join(request.args),
         nproc=str(request.nproc_per_node or ""),
@@ -107,7 +108,11 @@ def _script(request: Request, directory: str, cwd: str) -> str:
     """Return the script of a request that was made in `directory` as `cwd` reaches it."""
     script = request.script or ""
     is_path = not request.no_python and not request.module
-    return os.path.join(directory, script) if is_path and _is_elsewhere(directory, cwd) else script
+    return _path(script, directory, cwd) if is_path else script
+
+
+def _path(path: str, directory: str, cwd: str) -> str:
+    return os.path.join(directory, path) if path and _is_elsewhere(directory, cwd) else path
 
 
 def _is_elsewhere(directory: str, cwd: str) -> bool:

@@ -157,7 +157,7 @@ class ScriptedSource(LocalSource):
         return f"presets/{name}.toml"
 
     def plan(self, form: LaunchForm, ask: bool = False) -> LaunchPreview:
-        if not form.script:
+        if not form.script and not form.repeats:
             return LaunchPreview(text="", problems=("no script: type the path of the training script",))
         if form.place.startswith("hosts") and not ask:
             return LaunchPreview(text="hosts: not asked yet", open_questions="the hosts")

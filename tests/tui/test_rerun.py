@@ -93,9 +93,35 @@ async def test_e_opens_the_form_of_this_run_and_never_another(rig: Start) -> Non
         await it.press("escape")
 
         def refuse(run_id: str) -> CopiedForm:
-            raise LaunchError("run minigpt has no preset, and the form needs one: `distui rerun minigpt`")
+            raise LaunchError("the command of minigpt holds secrets, which are never stored")
 
         it.source.form_of = refuse  # type: ignore[method-assign]
         await it.press("r", "e")
         assert not isinstance(it.app.screen, LaunchScreen)
-        await it.until(lambda: "has no preset, and the form needs one" in it.screen())
+        await it.until(lambda: "he command of minigpt holds secrets" in it.screen())
+
+
+async def test_e_on_a_run_of_a_command_opens_a_form_in_which_the_command_is_locked(rig: Start) -> None:
+    it = rig(play.finished())
+    form = LaunchForm(command=("bash", "run.sh", "a b"), options={"name": "nightly", "grace_s": "7"})
+    copied = CopiedForm(form, "copied from nightly · also: --grace 7")
+    it.source.form_of = lambda run_id: copied  # type: ignore[method-assign]
+    async with shown(it, 120, 40):
+        await it.until(lambda: "SUCCEEDED" in it.screen() or "FINISHED" in it.screen())
+        await it.press("r", "e")
+        await it.until(lambda: "command                  bash run.sh 'a b'" in it.screen())
+        screen = it.app.screen
+        assert isinstance(screen, LaunchScreen)
+        assert "presets" not in it.screen()
+        await it.press("x", "backspace", "left")
+        assert screen.form == form, "the command is locked"
+        await it.press("down", "x")
+        assert screen.form.option("name") == "nightlyx"
+        await it.press("ctrl+r")
+        await it.until(lambda: "repeats a run without a preset" in it.screen())
+        await it.press("ctrl+g")
+        assert it.app.screen is screen
+        await it.until(lambda: screen.preview is not None)
+        await it.press("enter", "y")
+        await it.until(lambda: it.source.launched)
+        assert it.source.launched == [screen.form]

@@ -89,6 +89,9 @@ def _field(field: Field, text: str, here: bool, caret: int, width: int) -> Row:
         value = fit(field.value, width - LABEL).rstrip()
         return (mark, (box, "head" if text else style), (value, "dim"))
     label = fit(field.label, LABEL - _MARK - _GAP)
+    if field.locked:
+        value = fit(field.value, width - LABEL - 1).rstrip()
+        return (mark, (f"{label} ", style), (value, "text"))
     return (mark, (f"{label} ", style), *_value(field, text, here, caret, max(4, width - LABEL - 1)))
 
 

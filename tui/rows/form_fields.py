@@ -49,6 +49,8 @@ class Field:
     """() for free text."""
     check: bool = False
     """Whether the field is a checkbox."""
+    locked: bool = False
+    """Whether the value can only be read."""
 
 
 Typed = Mapping[str, str]
@@ -150,6 +152,30 @@ def fields(loaded: Loaded | None, kind: str = "", hardware: str = "") -> list[Fi
         )
     others = (_option(name, "options") for name in FORM_OPTIONS if name not in _FIRST)
     return [*listed, FURTHER, *others, *_named()]
+
+
+_OF_SCRIPTS = ("adopt", "python", "port", "module", "no_python")
+"""Options of `launch` that act on a preset's script, and not on a task."""
+
+
+def repeated_fields(form: LaunchForm) -> list[Field]:
+    """Return the fields for another run of a command or of a SkyPilot task, which itself is locked."""
+    kind, runs, verb = "task", form.task, "launch"
+    if form.command:
+        kind, runs, verb = "command", shlex.join(form.command), "exec"
+    options = [
+        name for name, each in FORM_OPTIONS.items() if verb in each.verbs and name not in _OF_SCRIPTS
+    ]
+    first = {*options, "nccl_debug"} | ({"place"} if form.task else set())
+    help = f"The {kind} stays as it is; options change."
+    listed = [Field(name=kind, label=kind, table="run", help=help, value=runs, locked=True)]
+    for table in ("run", "where"):
+        listed += [_first(row, table) for row in _ROWS[table] if _row_name(row) in first]
+    return [*listed, *(_option(name, "options") for name in options if name not in _FIRST), *_named()]
+
+
+def _row_name(row: _Own | str) -> str:
+    return row if isinstance(row, str) else row.name
 
 
 def _first(row: _Own | str, table: str) -> Field:

@@ -56,6 +56,11 @@ def why_rows(entry: PresetEntry | None, width: int, height: int) -> list[Row]:
     return wrap(entry.summary, width - 1, first=" ")[:height]
 
 
+def repeated_row(name: str) -> Row:
+    """Return the title of the screen for another run of a command or of a task."""
+    return ((" distui · new run", "head"), (f" · as {name}", "text"))
+
+
 def title_row(entry: PresetEntry | None, width: int) -> Row:
     """Return the title of the screen and of the selected preset; also its name if there is room."""
     head: Row = ((" distui · new run", "head"),)

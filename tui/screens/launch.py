@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -23,7 +24,7 @@ from ..background import background, stop
 from ..rows import advice
 from ..rows.form import keys_row
 from ..rows.form_estimate import asked
-from ..rows.form_fields import KIND, OPTION, fields, kind_override, launch_form
+from ..rows.form_fields import KIND, OPTION, fields, kind_override, launch_form, repeated_fields
 from ..rows.glyphs import Row, wrap
 from ..rows.plan_preview import (
     check_title,
@@ -34,7 +35,7 @@ from ..rows.plan_preview import (
     problem_rows,
     yaml_rows,
 )
-from ..rows.preset_list import title_row, why_rows
+from ..rows.preset_list import repeated_row, title_row, why_rows
 from .cockpit import Cockpit
 from .flash import Flash
 from .launch_candidates import Candidates
@@ -59,6 +60,7 @@ WIDE = 160
 """Minimum columns for the plan next to the form instead of below it."""
 WHY = 2
 """Rows of the preset's description."""
+WITHOUT_PRESET = "this form repeats a run without a preset: esc, then ^n opens the form with presets"
 
 
 class LaunchScreen(Screen[None]):
@@ -81,6 +83,8 @@ class LaunchScreen(Screen[None]):
         """Fill the form with that of a run, or from the last launch."""
         super().__init__()
         self._copied = copied
+        self._repeated = copied.form if copied is not None and copied.form.repeats else None
+        """The form of a command or a task, of which only options change."""
         self.presets, self.form_view, self.details = PresetList(), FormView(), Details()
         self._filling = FormFilling(self.presets, self.form_view)
         self.top, self.why, self.foot = (
@@ -114,13 +118,16 @@ class LaunchScreen(Screen[None]):
         self.form_view.entitle("form")
         self.candidates.border_title = "SkyPilot offers · Enter to choose"
         self.presets.set_entries(self.app.source.presets())
+        self.presets.display = self._repeated is None
         self._filling.begin(self._copied)
         self._open()
         self.form_view.focus()
 
     def action_recent(self) -> None:
         """Fill the form from the launch before the displayed one."""
-        if self._filling.go_back():
+        if self._repeated is not None:
+            self.notify(WITHOUT_PRESET)
+        elif self._filling.go_back():
             self._open()
         else:
             self.notify("no earlier launch to recall")
@@ -150,10 +157,18 @@ class LaunchScreen(Screen[None]):
     @property
     def form(self) -> LaunchForm:
         """The current form. Raises RunError for an open quote."""
-        return launch_form(self.presets.current_name, self.form_view.fields, self.form_view.typed)
+        given, typed, repeated = self.form_view.fields, self.form_view.typed, self._repeated
+        if repeated is not None:
+            return replace(launch_form("", given, typed), command=repeated.command, task=repeated.task)
+        return launch_form(self.presets.current_name, given, typed)
 
     def _open(self) -> None:
         """Show the fields of the selected preset if they are not shown yet, and compute its plan."""
+        if self._repeated is not None:
+            self.form_view.set_fields(repeated_fields(self._repeated))
+            self._draw_why()
+            self._renew()
+            return
         entry = self.presets.current
         wanted = (self.presets.current_name, kind_override(self.form_view.typed))
         if wanted != self._shown:
@@ -168,6 +183,10 @@ class LaunchScreen(Screen[None]):
         self._renew()
 
     def _draw_why(self) -> None:
+        if self._repeated is not None:
+            self.top.set_rows([repeated_row(self._repeated.name)])
+            self.why.set_rows([])
+            return
         self.top.set_rows([title_row(self.presets.current, self.size.width)])
         self.why.set_rows(why_rows(self.presets.current, self.size.width, WHY))
 
@@ -207,7 +226,7 @@ class LaunchScreen(Screen[None]):
             return
         background(self, "plan", self._plan_soon(form), exclusive=True)
         self.details.put("memory", lambda width: self._memory(form, width))
-        through_sky = kind_of(form.place) == SKY
+        through_sky = kind_of(form.place) == SKY and not form.repeats
         self.candidates.display = through_sky
         if through_sky:
             self.candidates.request(form)
@@ -218,7 +237,7 @@ class LaunchScreen(Screen[None]):
         """Compute the plan after TYPING_S seconds."""
         await asyncio.sleep(TYPING_S)
         entry = self.presets.current
-        if entry is None or entry.problem:
+        if self._repeated is None and (entry is None or entry.problem):
             none = "no preset is chosen: change the search, or esc for all of them"
             self._show_preview(LaunchPreview(text="", problems=(entry.problem if entry else none,)))
         else:
@@ -271,6 +290,9 @@ class LaunchScreen(Screen[None]):
     # --- guide and save
 
     def action_guide(self) -> None:
+        if self._repeated is not None:
+            self.notify(WITHOUT_PRESET)
+            return
         self.app.push_screen(GuideScreen(), self._guided)
 
     def _guided(self, recommended: Recommendation | None) -> None:
@@ -333,7 +355,11 @@ class LaunchScreen(Screen[None]):
             above = [*finding_rows(preview, 86), ()]
         rows, whole = [*above, *folded_plan(preview.text)], [*above, *plan_rows(preview)]
         more = whole if len(rows) < len(whole) else ()
-        title = f"Start {form.option('name') or form.script} with preset {preview.preset or form.preset}?"
+        title = f"Start {form.name}?"
+        if not form.repeats:
+            title = (
+                f"Start {form.option('name') or form.script} with preset {preview.preset or form.preset}?"
+            )
         question = ConfirmScreen(clean_text(title), rows, "start", more=more)
         self.app.push_screen(question, answered)
 

@@ -180,6 +180,8 @@ class FormView(RowsView, inherit_bindings=False):
         self._put(self.text[: self._caret] + clean + self.text[self._caret :], self._caret + len(clean))
 
     def _put(self, text: str, caret: int = 0) -> None:
+        if self.current.locked:
+            return
         changed = text != self.text
         self._caret = caret
         if text:

@@ -11,19 +11,33 @@ import pytest
 from each import for_each
 
 from distui.presets.plan_json import plan_to_json
+from distui.runners.hub.merged_run import LAUNCH_FILE
 from distui.runners.launch import launch_form, recent
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.launch_settings import kind_of
-from distui.runners.launch.prepared import REQUEST_FILE, request_text
+from distui.runners.launch.prepared import REQUEST_FILE, Prepared, request_text
 from distui.runners.node import routes
 from distui.runners.node.routes import Route
 from distui.runners.run import run_directories
 from distui.runners.run.errors import LaunchError, RunError
+from distui.runners.run.run_directories import Entry
+from distui.tui.rows.form_fields import repeated_fields, typed_of
 from distui.tui.source import LocalSource, shell_on
 
 
 def form(**fields: Any) -> LaunchForm:
     return LaunchForm(preset="ddp", script="train.py", **fields)
+
+
+def recorded(launch: Prepared, here: Path) -> Entry:
+    """Write the directory of a run as its start does, without starting it."""
+    assert launch.asked is not None
+    files = {REQUEST_FILE: request_text(launch.asked, str(here))}
+    files |= {LAUNCH_FILE: "{}"} if launch.order is not None else {}
+    plan = json.dumps(plan_to_json(launch.plan, masked=True))
+    entry = run_directories.at(run_directories.create(launch.record, plan.encode(), files))
+    assert entry is not None
+    return entry
 
 
 @pytest.fixture
@@ -125,15 +139,9 @@ def test_what_is_no_way_is_one_sentence(here: Path, ways: Path, typed: str, why:
 def test_the_form_of_a_run_has_the_ways_that_its_launch_named(here: Path, ways: Path) -> None:
     for typed in ("", "team:gave-up terminal"):
         launch = launch_form.prepared(form(nproc="1", options={"notify": typed}))
-        assert launch.asked is not None
-        files = {REQUEST_FILE: request_text(launch.asked, str(here))}
-        path = run_directories.create(
-            launch.record, json.dumps(plan_to_json(launch.plan, masked=True)).encode(), files
-        )
-        entry = run_directories.at(path)
-        assert entry is not None
+        entry = recorded(launch, here)
         assert recent.copied(entry, str(here)).form.options.get("notify", "") == typed
-        (path / REQUEST_FILE).write_text("{}")
+        (entry.path / REQUEST_FILE).write_text("{}")
         with pytest.raises(RunError, match="is damaged"):
             recent.copied(entry, str(here)).form
 
@@ -145,18 +153,52 @@ def test_the_form_of_a_run_has_the_options_of_its_launch(here: Path, ways: Path)
     plan = launch.plan
     assert (plan.grace_s, plan.hook, plan.restart.limit) == (3.0, False, 0)
     assert launch.asked is not None
-    text = json.dumps(plan_to_json(plan, masked=True))
-    path = run_directories.create(
-        launch.record, text.encode(), {REQUEST_FILE: request_text(launch.asked, str(here))}
-    )
-    entry = run_directories.at(path)
-    assert entry is not None
-    again = launch_form.requested(recent.copied(entry, str(here)).form)
+    again = launch_form.requested(recent.copied(recorded(launch, here), str(here)).form)
     assert again == replace(launch.asked, name="train")
     with pytest.raises(RunError, match=r"--grace 'soon' is not a number of seconds"):
         launch_form.prepared(form(options={"grace_s": "soon"}))
     with pytest.raises(RunError, match=r"--spot is for nodes through SkyPilot"):
         launch_form.prepared(form(options={"spot": "true"}))
+
+
+TASK = "name: bert\nresources:\n  infra: slurm/lab\nnum_nodes: 2\nrun: torchrun train.py\n"
+
+
+@for_each(
+    ("wanted", "name"),
+    [
+        (LaunchForm(command=("bash", "-c", "exit 3"), options={"name": "three", "grace_s": "4"}), "three"),
+        (LaunchForm(command=("true",), nccl_debug="INFO", options={"env": "A=1"}), "true"),
+        (LaunchForm(task="task.yaml", place="slurm/lab", options={"nnodes": "2", "env": "A=1"}), "bert"),
+    ],
+)
+def test_the_form_of_a_run_without_a_preset_repeats_it(
+    here: Path, ways: Path, wanted: LaunchForm, name: str
+) -> None:
+    (here / "task.yaml").write_text(TASK)
+    launch = launch_form.prepared(wanted)
+    assert launch.asked is not None
+    entry = recorded(launch, here)
+    assert entry.record.name == name
+    copied = recent.copied(entry, str(here)).form
+    assert copied.repeats
+    assert launch_form.requested(copied) == replace(launch.asked, name=name)
+    assert launch_form.preview(copied).text
+    typed = typed_of(copied)
+    given = repeated_fields(copied)
+    assert [field.name for field in given if field.locked] == ["command" if wanted.command else "task"]
+    assert not typed.keys() - {field.name for field in given}, "each option has a row"
+    assert copied not in recent.read(), "^r offers launches with a preset"
+    elsewhere = recent.copied(entry, "/elsewhere")
+    assert elsewhere.form.task == (str(here / "task.yaml") if wanted.task else "")
+    assert "starts here" in elsewhere.note
+
+
+def test_a_command_with_a_secret_has_no_form(here: Path, ways: Path) -> None:
+    launch = launch_form.prepared(LaunchForm(command=("true", "--token=hf_" + "a" * 34)))
+    entry = recorded(launch, here)
+    with pytest.raises(RunError, match="the command of true holds secrets, which are never stored"):
+        recent.copied(entry, str(here))
 
 
 def test_the_plan_for_this_machine_is_as_before(here: Path) -> None:
