@@ -84,10 +84,13 @@ class Pacer:
         """Whether a batch is in flight."""
         return self._asked is not None and not self.mute
 
-    def greet(self) -> None:
-        """Start with a question before any output, so that the first answer measures the terminal's latency."""
+    def greet(self, probe: str = "") -> None:
+        """Start with a question before any output, so that the first answer measures the terminal's latency.
+
+        `probe`: output whose effect on the cursor's position shows what the terminal can do.
+        """
         self.active = True
-        self._ask("")
+        self._ask(probe)
 
     def pump(self) -> None:
         """Send the next batch, unless one is in flight."""

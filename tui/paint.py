@@ -16,8 +16,10 @@ from textual.events import Resize as ResizeEvent
 from textual.geometry import Region
 from textual.screen import Screen
 
+from .ink import Cell
 from .pacing import Pacer
-from .picture import Cell, Picture, erases_in_colour
+from .picture import Picture
+from .terminal_output import REPEAT_ANSWER, erases_in_colour
 
 
 class LinePane(Protocol):
@@ -150,4 +152,6 @@ class PacedApp(App[None]):
             self._driver.write(text)
 
     def on_cursor_position(self, event: CursorPosition) -> None:
+        if self.pacer.rtt is None:  # the answer to the greeting
+            self.picture.allow(repeats=(event.x, event.y) == REPEAT_ANSWER)
         self.pacer.answered()

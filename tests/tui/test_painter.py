@@ -13,6 +13,7 @@ import pytest
 import scripted as play
 from conftest import Rig, Start, shown
 from patience import HANG_S
+from terminals import RepeatingScreen, RepeatingStream
 from textual.scrollbar import ScrollBar
 
 from distui.runners.run.model import AttemptStarted, GpuTick, LogGrew, RankTick
@@ -29,13 +30,13 @@ class Paper:
 
     def __init__(self, it: Rig) -> None:
         self._it = it
-        self.screen = pyte.Screen(*it.app.size)
-        self.stream = pyte.Stream(self.screen)
+        self.screen = RepeatingScreen(*it.app.size)
+        self.stream = RepeatingStream(self.screen)
         self.received = 0
         self.sent = ""
 
     def take(self, text: str) -> None:
-        self.received += len(text)
+        self.received += len(text.encode())
         self.sent += text
         self.stream.feed(text)
         if text.endswith(ASK):
@@ -54,10 +55,11 @@ class Paper:
 
 
 @asynccontextmanager
-async def papered(it: Rig) -> AsyncIterator[Paper]:
-    """From here on the app believes that it has a terminal that answers at once."""
+async def papered(it: Rig, *, repeats: bool = False) -> AsyncIterator[Paper]:
+    """From here on the app believes that it has a terminal that answers at once, and `repeats` characters."""
     paper = Paper(it)
     app = it.app
+    app.picture.allow(repeats=repeats)
     app.pacer = Pacer(app._taken, paper.take)
     app.pacer.greet()
     app.screen.refresh()
@@ -104,7 +106,7 @@ KEYS = ("m", "2", "question_mark", "escape", "3", "5", "1", "j", "d", "escape")
 async def test_the_terminal_shows_what_textual_would(rig: Start, size: tuple[int, int], theme: str) -> None:
     async with shown(rig(play.running()), *size) as it:
         await it.until(lambda: "step 29" in it.screen())
-        async with papered(it) as paper:
+        async with papered(it, repeats=size != SIZES[0]) as paper:
             it.app.theme = theme
             for step in (612, 787, 934):
                 news(it, step)
@@ -136,6 +138,34 @@ async def test_charts_are_made_every_two_seconds_and_at_once_when_something_happ
         begun = len(made)
         await it.press("minus")
         assert len(made) > begun, "another window"
+
+
+BUDGETS = (
+    ("", 15_500, 11_000),
+    ("question_mark", 5_500, 5_000),
+    ("escape", 7_700, 5_000),
+    ("2", 11_500, 6_500),
+    ("3", 7_200, 6_000),
+    ("1", 17_800, 12_500),
+    ("6", 5_200, 4_000),
+    ("1", 15_000, 10_500),
+)
+"""Keys at 200×60 (none: the whole screen), and the most bytes: without and with REP."""
+
+
+async def test_few_bytes_bring_another_screen(rig: Start) -> None:
+    for repeats in (False, True):
+        async with shown(rig(play.running()), 200, 60) as it:
+            await it.until(lambda: "step 29" in it.screen())
+            async with papered(it, repeats=repeats) as paper:
+                before = 0
+                for key, *most in BUDGETS:
+                    if key:
+                        await it.press(key)
+                        await paper.settled()
+                        assert differences(it, paper) == [], key
+                    assert paper.received - before <= most[repeats], (key, repeats)
+                    before = paper.received
 
 
 async def test_a_sample_changes_few_bytes(rig: Start) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyte
 from each import for_each
 from hypothesis import given, settings
@@ -9,8 +11,10 @@ from hypothesis import strategies as st
 from rich.color import ColorSystem
 from rich.segment import Segment
 from rich.style import Style
+from terminals import ColouredScreen, RepeatingScreen, RepeatingStream
 
 from distui.tui.picture import Picture
+from distui.tui.terminal_output import REPEAT_ANSWER, REPEAT_PROBE
 
 TRUE = ColorSystem.TRUECOLOR
 WIDTH, HEIGHT = 24, 4
@@ -28,7 +32,7 @@ _STYLES = [
         ),
     ),
 ]
-_TEXT = st.text("ab 0▇─│漢字日", max_size=12) | st.just(" " * 15)
+_TEXT = st.text("ab 0▇─│漢字日", max_size=12) | st.sampled_from((" " * 15, "─" * 15, "a" * 15, "漢" * 5))
 _PUT = st.tuples(
     st.integers(-6, WIDTH + 2),
     st.integers(-1, HEIGHT),
@@ -36,22 +40,30 @@ _PUT = st.tuples(
 )
 
 
-def a_terminal() -> tuple[pyte.Screen, pyte.Stream]:
-    screen = pyte.Screen(WIDTH, HEIGHT)
+def a_terminal(*, repeats: bool = True) -> tuple[pyte.Screen, pyte.Stream]:
+    """A terminal, which knows REP or does not."""
+    if repeats:
+        screen: ColouredScreen = RepeatingScreen(WIDTH, HEIGHT)
+        return screen, RepeatingStream(screen)
+    screen = ColouredScreen(WIDTH, HEIGHT)
     return screen, pyte.Stream(screen)
 
 
 def picture_of(
-    puts: list[tuple[int, int, list[tuple[str, Style | None]]]], *, erases: bool = False
+    puts: Sequence[tuple[int, int, Sequence[tuple[str, Style | None]]]],
+    *,
+    erases: bool = False,
+    repeats: bool = False,
 ) -> Picture:
     picture = Picture(erases=erases)
+    picture.allow(repeats=repeats)
     picture.resize(WIDTH, HEIGHT)
     for put in puts:
         paint(picture, put)
     return picture
 
 
-def paint(picture: Picture, put: tuple[int, int, list[tuple[str, Style | None]]]) -> None:
+def paint(picture: Picture, put: tuple[int, int, Sequence[tuple[str, Style | None]]]) -> None:
     x, y, parts = put
     picture.put(x, y, [Segment(text, style) for text, style in parts], TRUE)
 
@@ -77,7 +89,7 @@ def test_pieces_of_any_size_show_what_one_piece_would(
     puts: list[tuple[int, int, list[tuple[str, Style | None]]]], budgets: list[int], data: st.DataObject
 ) -> None:
     piecewise, stream = a_terminal()
-    picture = picture_of([], erases=data.draw(st.booleans()))
+    picture = picture_of([], erases=data.draw(st.booleans()), repeats=data.draw(st.booleans()))
     for at, put in enumerate(puts):
         picture.hurried = data.draw(st.booleans())
         paint(picture, put)
@@ -102,16 +114,49 @@ def test_only_what_changed_is_written() -> None:
 
 
 def test_many_blanks_are_erased_in_their_colour_if_the_terminal_can() -> None:
-    blanks = [(0, 0, [(" " * 20, Style.parse("red on #102030")), ("a", None)])]
-    assert "\x1b[20X\x1b[20C" in picture_of(blanks, erases=True).take(999)
-    assert " " * 20 in picture_of(blanks).take(999)
+    for erases, expected in ((True, "\x1b[20X"), (False, " " * 20)):
+        picture = picture_of([(0, 0, [("x" * 20, None)])], erases=erases)
+        picture.take(999)
+        paint(picture, (0, 0, [(" " * 20, Style.parse("red on #102030"))]))
+        assert expected in picture.take(999)
+
+
+def test_lines_are_one_character_and_a_number_if_the_terminal_repeats() -> None:
+    line = [(0, 0, [("╭" + "─" * 20 + "╮", None)])]
+    assert picture_of(line, repeats=True).take(999).startswith("\x1b[1H╭─\x1b[19b╮")
+    assert "─" * 20 in picture_of(line).take(999)
+
+
+@for_each("repeats", [True, False])
+def test_the_first_question_shows_whether_the_terminal_repeats(repeats: bool) -> None:
+    screen, stream = a_terminal(repeats=repeats)
+    stream.feed(REPEAT_PROBE)
+    assert ((screen.cursor.x, screen.cursor.y) == REPEAT_ANSWER) == repeats
+    assert not "".join(screen.display).strip(" \u2800")
+
+
+def test_an_unknown_screen_is_cleared_to_its_most_frequent_background() -> None:
+    ground = Style.parse("white on #102030")
+    picture = picture_of([(0, y, [("a".ljust(WIDTH), ground)]) for y in range(HEIGHT)], erases=True)
+    text = picture.take(1 << 20)
+    assert text.startswith("\x1b[48;2;16;32;48m\x1b[2J")
+    assert " " not in text
+    assert text.count("X") == 0
+
+
+def test_each_ink_is_set_once_for_all_lines() -> None:
+    mark, ground = Style.parse("#e4cf5b on #16233f"), Style.parse("#d3dae3 on #0f1419")
+    row = [part for _ in range(4) for part in (("▇", mark), ("ab", ground))]
+    text = picture_of([(0, y, row) for y in range(HEIGHT)]).take(1 << 20)
+    assert text.count("48;2;22;35;63") == 1
+    assert text.count("48;2;15;20;25") == 1
 
 
 def test_a_changed_colour_is_a_change_of_letters_and_none_of_blanks() -> None:
     picture = picture_of([(0, 0, [("a b", Style.parse("red"))])])
     picture.take(1 << 20)
     paint(picture, (0, 0, [("a b", Style.parse("blue"))]))
-    assert picture.take(1 << 20) == "\x1b[1;1H\x1b[34ma b\x1b[m"
+    assert picture.take(1 << 20) == "\x1b[34m\x1b[1Ha b\x1b[m"
     paint(picture, (0, 0, [("   ", Style.parse("green"))]))
     picture.take(1 << 20)
     paint(picture, (0, 0, [("   ", Style.parse("yellow"))]))

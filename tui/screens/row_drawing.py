@@ -9,7 +9,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ..colours import PLAIN, styles
-from ..picture import Cell, Pen, pen
+from ..ink import Cell, Pen, pen
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
 

@@ -12,10 +12,10 @@ from textual.geometry import Region, Size
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 
+from ..ink import Cell
 from ..keys import bindings
 from ..pacing import Pacer
 from ..paint import PacedApp
-from ..picture import Cell
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
 from .row_drawing import DrawnView, RowDrawing
