@@ -27,6 +27,7 @@ TOPICS = {
     "agent": "agents",
     "cockpit": "cockpits",
     "bytes": "painting",
+    "before": "earlier",
     "help": "helping",
     "nccl": "switching",
     "relay": "relaying",
@@ -52,6 +53,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     add("topics", nargs="*", metavar="TOPIC", help=f"of {', '.join(TOPICS)} (default: all)")
     add("--quick", action="store_true", help="few repetitions: shows that it works, no numbers to quote")
     add("--write", action="store_true", help="also write docs/development/benchmarks.md")
+    add("--before", metavar="COMMIT", help="compare the cockpit with that of an earlier commit")
     add(
         "--nvitop", action="store_true", help="compare with nvitop, installed into a throw-away environment"
     )

@@ -32,6 +32,8 @@ class Effort:
     """Lines of a long log."""
     trips: int = 20
     """Commands and their answers over a slow link, in each state of it."""
+    before: str = ""
+    """Earlier commit whose cockpit is compared."""
     nvitop: bool = False
     """Install nvitop into a throw-away environment and measure it too."""
 
