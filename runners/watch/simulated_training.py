@@ -16,7 +16,7 @@ RANKS = NODES * GPUS
 HOSTS = ("sim-1", "sim-2")
 SLOW, STUCK = 11, 5
 """The rank with the throttled GPU, and the one that hangs."""
-STARTS_S = 1.0
+STARTS_S = 0.5
 """Seconds from the beginning of an attempt to its first step."""
 STEP_S, LATE_S = 0.5, 0.15
 """Seconds per step, and how much later than the others the slow rank finishes its part of one."""
