@@ -32,6 +32,15 @@ def cut(text: str) -> tuple[str, str]:
     return _UNKNOWN.sub("", whole), text[len(whole) :]
 
 
+def new_screen(columns: int, lines: int) -> Any:
+    """Return an emulated screen with every cell in it: pyte clears only those that exist to the background's colour."""
+    screen: Any = pyte.Screen(columns, lines)
+    for y in range(lines):
+        for x in range(columns):
+            screen.buffer[y][x] = screen.default_char
+    return screen
+
+
 class NotShown(Exception):
     """The screen never showed what was waited for; the text holds the screen."""
 
@@ -42,7 +51,7 @@ class Terminal:
     def __init__(
         self, command: Sequence[str], cwd: Path, env: Mapping[str, str], columns: int, lines: int
     ) -> None:
-        self._screen: Any = pyte.Screen(columns, lines)
+        self._screen = new_screen(columns, lines)
         # As terminals do: the cockpit asks where the cursor is, to learn that its frame has arrived.
         self._screen.write_process_input = self.press
         self._stream = pyte.Stream(self._screen)
@@ -107,7 +116,10 @@ class Terminal:
 
     def _feed(self, data: bytes) -> None:
         """A character or a sequence may be cut between two reads: what may still grow is held back."""
-        shown, self._held = cut(self._held + self._decoder.decode(data))
+        self._show(self._decoder.decode(data))
+
+    def _show(self, text: str) -> None:
+        shown, self._held = cut(self._held + text)
         self._stream.feed(shown)
         if self._held and not select.select([self._master], [], [], 0.05)[0]:
             rest, self._held = self._held, ""
