@@ -58,6 +58,7 @@ class Pacer:
         self._write = write
         self._clock = clock
         self._depth = 0
+        self._held = False
         self._asked: float | None = None
         self._sent = 0
         """Characters of the batch in flight."""
@@ -73,6 +74,11 @@ class Pacer:
         finally:
             self._depth -= 1
             self.pump()
+
+    def hold(self, on: bool) -> None:
+        """Keep output back, or release it."""
+        self._held = on
+        self.pump()
 
     @property
     def owes(self) -> bool:
@@ -94,7 +100,7 @@ class Pacer:
 
     def pump(self) -> None:
         """Send the next batch, unless one is in flight."""
-        if self._depth or not self.active:
+        if self._depth or self._held or not self.active:
             return
         if self._asked is not None and self._clock() - self._asked >= self._patience:
             self._give_up_answer()

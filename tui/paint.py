@@ -15,11 +15,19 @@ from textual.events import CursorPosition, Event, Key, MouseDown, MouseScrollDow
 from textual.events import Resize as ResizeEvent
 from textual.geometry import Region
 from textual.screen import Screen
+from textual.timer import Timer
 
+from ..runners.run import clock
 from .ink import Cell
 from .pacing import Pacer
 from .picture import Picture
 from .terminal_output import REPEAT_ANSWER, erases_in_colour
+
+SETTLE_S, MOST_SETTLE_S = 0.02, 0.1
+"""Seconds without a paint after which a new layout is complete, and the longest wait for that.
+
+Widgets learn their new sizes by messages; many paint a second time then.
+"""
 
 
 class LinePane(Protocol):
@@ -87,6 +95,8 @@ class PacedApp(App[None]):
         self.picture = Picture(erases=erases_in_colour(os.environ.get("TERM", "")))
         self.painter = Painter(self)
         self.pacer = Pacer(self._taken, self.write)
+        self._settling: Timer | None = None
+        self._settle_by = 0.0
 
     def paint_anew(self) -> None:
         """Repaint everything after another program has written to the terminal."""
@@ -117,10 +127,27 @@ class PacedApp(App[None]):
         self.picture.resize(*self.size)
         if isinstance(renderable, LayoutUpdate):
             self._put_layout(renderable)
+            self._settle()
         else:
             self._put_chops(renderable)
+            if self._settling is not None:
+                self._settle()
         self.pacer.pump()
         self.post_display_hook()
+
+    def _settle(self) -> None:
+        """Keep output back until the widgets of a new layout have painted."""
+        now = clock.monotonic()
+        if self._settling is None:
+            self.pacer.hold(True)
+            self._settle_by = now + MOST_SETTLE_S
+        else:
+            self._settling.stop()
+        self._settling = self.set_timer(min(SETTLE_S, max(0.0, self._settle_by - now)), self._settled)
+
+    def _settled(self) -> None:
+        self._settling = None
+        self.pacer.hold(False)
 
     def _put_layout(self, update: LayoutUpdate) -> None:
         for y, line in enumerate(update.strips, update.region.y):

@@ -175,7 +175,7 @@ def _differences(wanted: list[Cell], shown: list[Cell]) -> list[tuple[int, int]]
     runs: list[tuple[int, int]] = []
     begin, end = -1, -1 - GAP
     for x in compress(count(), map(ne, wanted, shown)):
-        if x != end and (x - end > GAP or not _has_one_ink(wanted[end - 1 : x])):
+        if x != end and (x - end > GAP or not _has_one_ink(wanted[end - 1 : x + 1])):
             if begin >= 0:
                 runs.append((begin, end))
             begin = x

@@ -156,6 +156,17 @@ def test_a_key_shows_that_an_answer_was_lost() -> None:
     assert bench.text == "ab"
 
 
+def test_output_that_is_held_back_comes_with_the_release() -> None:
+    bench = Bench()
+    bench.answer(0.01)
+    bench.pacer.hold(True)
+    bench.add("a")
+    bench.add("b")
+    assert bench.text == ""
+    bench.pacer.hold(False)
+    assert bench.text == "ab"
+
+
 def test_what_is_painted_together_is_one_batch_and_one_question() -> None:
     bench = Bench()
     bench.answer(0.01)

@@ -295,7 +295,7 @@ class RunScreen(Screen[None]):
     def show_pane(self, pane: str) -> None:
         self.run.travel.try_again()
         self.app.change_view(pane=pane, maximised="")
-        self.call_after_refresh(self._focus_target(pane).focus)
+        self.set_focus(self._focus_target(pane))  # `focus` would wait, and the frames would be painted twice
 
     def action_back(self) -> None:
         """Undo the newest of: the crosshair, a time in the past, an opened line, a filter, one rank's log, a pane."""
