@@ -11,6 +11,9 @@ from .glyphs import fit
 _TableRow = TypeVar("_TableRow", RankRow, GpuRow)
 GAP = 1
 
+WIDEST_SHARE = 3
+"""Maximum blanks that are added to each column if a table is narrower than its pane."""
+
 
 def least(column: Column, sorted_by: str = "") -> int:
     """Return the minimum width of a column: that of its values, and of its title with the sort mark."""
@@ -35,15 +38,30 @@ def fitting(
     return chosen
 
 
+def filled_up(
+    columns: Sequence[Column], chosen: Sequence[Column], width: int, sorted_by: str = ""
+) -> list[Column]:
+    """Return the chosen columns, and the most important others that fit next to them, in order."""
+    room = width - 1 - sum(least(column, sorted_by) + GAP for column in chosen)
+    ids = {column.id for column in chosen}
+    for column in sorted(columns, key=lambda column: column.priority):
+        takes = least(column, sorted_by) + GAP
+        if column.id not in ids and takes <= room:
+            ids.add(column.id)
+            room -= takes
+    return [column for column in columns if column.id in ids]
+
+
 def widths(columns: Sequence[Column], width: int, sorted_by: str = "") -> list[int]:
-    """Return the width of each column: the minimum, plus a share of the spare columns up to its maximum."""
+    """Return the width of each column: the minimum, for words more up to the maximum, and a share of what is left."""
     out = [least(column, sorted_by) for column in columns]
     spare = width - 1 - sum(out) - GAP * len(out)
     for at, column in enumerate(columns):
         more = min(max(0, column.max_width - out[at]), max(0, spare))
         out[at] += more
         spare -= more
-    return out
+    share = min(WIDEST_SHARE, max(0, spare) // max(1, len(out)))
+    return [width + share for width in out]
 
 
 def sorted_rows(rows: Sequence[_TableRow], column: Column, reverse: bool) -> list[_TableRow]:

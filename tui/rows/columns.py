@@ -81,12 +81,12 @@ class Column(Struct, frozen=True):
     shown_if: str = ""
     """Condition: "gpu" needs GPUs, "nccl" NCCL, "nodes" several nodes, "ended" an ended run, "live" a live run."""
     optional: bool = False
-    """Whether the column appears only if the user chose it or the terminal is wide."""
+    """Whether the column appears only if the user chose it or the others leave room."""
 
     @property
     def is_shared(self) -> bool:
         """Whether both tables show these values of a GPU. Each has its own columns `node` and `gpu`."""
-        return self in SHARED_COLUMNS
+        return any(self.id == column.id for column in SHARED_COLUMNS)
 
 
 def _column(
@@ -136,6 +136,9 @@ def _text_of(unit: str) -> Callable[[Any], str]:
 
 WORDS_WIDTH = 24
 """Maximum width of a column of words."""
+
+WORDS_STEP = 8
+"""Columns by which the width of words changes, so that the other columns seldom move."""
 
 
 class _Measured:
@@ -375,7 +378,17 @@ GPU_COLUMNS: tuple[Column, ...] = (
     GPU_RANKS,
     *SHARED_COLUMNS,
     *(column for column in _MEASURED_OF_GPU.values() if column.optional),
-    _words("name", "product", "name", sorts=True, width=10, priority=32, max_width=30, optional=True),
+    _column(
+        "name",
+        "product",
+        lambda row: row.name.removeprefix("NVIDIA ") or NA,
+        lambda row: row.name or None,
+        width=14,
+        priority=32,
+        right=False,
+        max_width=30,
+        optional=True,
+    ),
 )
 
 TABLES: dict[str, tuple[Column, ...]] = {"ranks": RANK_COLUMNS, "gpus": GPU_COLUMNS}

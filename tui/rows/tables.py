@@ -20,7 +20,7 @@ from ...runners.run.nccl_reach import uses_gloo
 from ...runners.run.state import Node, Rank, RunState
 from ...runners.telemetry.progress import STEPS_SOURCE
 from . import glyphs
-from .column_widths import GAP, fitting, in_column, least, sorted_rows, widths
+from .column_widths import GAP, filled_up, fitting, in_column, least, sorted_rows, widths
 from .columns import (
     EXIT,
     LOG,
@@ -31,6 +31,7 @@ from .columns import (
     STATE_WIDTHS,
     TABLES,
     WAIT,
+    WORDS_STEP,
     Column,
     GpuRow,
     RankRow,
@@ -42,9 +43,6 @@ from .frame import Frame, fit_name, gpu_of, gpu_owners, names, training_line
 from .glyphs import Cell, Row, fit, or_na, percent, table
 from .pane_filters import GPUS, RANKS
 from .sort_keys import SortKey, offered, sort_keys
-
-OPTIONAL_FROM = 190
-"""Minimum table width for columns that are `optional`."""
 
 
 class Table(Struct):
@@ -76,7 +74,7 @@ def rank_table(
     """Return the table in `width` columns, with rows built for `count` ranks from row `first`.
 
     `skip` columns after the rank are skipped, to show those that did not fit. `beside_gpus` means that the GPU table is
-    visible and shows the GPU values.
+    visible and shows the GPU values, so that this table has them only if it has room to spare.
     """
     order = shown_ranks(frame)
     view = frame.view
@@ -84,14 +82,16 @@ def rank_table(
     first = max(0, min(first, len(order) - 1))
     last = len(order) if count is None else min(len(order), first + count)
     visible = [make.row(frame.state.ranks[order[at]]) for at in range(first, last)]
-    columns = [_widened(each, visible) for each in rank_columns(frame)]
+    columns = [_sized(each, visible) for each in rank_columns(frame)]
+    spare: frozenset[str] = frozenset()
     if not view.columns:
         columns = [
             _raised(each, visible)
             for each in columns
-            if each.id == view.sort or _is_default(frame, each, visible, beside_gpus)
+            if each.id == view.sort or _is_default(frame, each, visible)
         ]
-    laid = _laid_out(columns, view.columns, view.sort, width, _kept(frame, "rank"), skip)
+        spare = frozenset(each.id for each in columns if each.optional or (beside_gpus and each.is_shared))
+    laid = _laid_out(columns, spare, view.sort, width, _kept(frame, "rank"), skip, bool(view.columns))
     chosen, sizes = laid.columns, laid.sizes
     rows: list[Row] = [()] * len(order)
     rows[first:last] = [_drawn_rank(frame, row, chosen, sizes) for row in visible]
@@ -103,10 +103,8 @@ _SHOWN_IF_UNKNOWN = 7
 """Columns of this priority and above are left out if all their values are unknown; the others then show n/a."""
 
 
-def _is_default(frame: Frame, column: Column, visible: Sequence[RankRow], beside_gpus: bool) -> bool:
+def _is_default(frame: Frame, column: Column, visible: Sequence[RankRow]) -> bool:
     """Whether the table has a column that the user did not choose."""
-    if beside_gpus and column.is_shared:
-        return False
     if column.id == "step" and not _steps_differ(frame):
         return False
     return _worth(column, visible, frame.view.sort)
@@ -138,15 +136,16 @@ def _raised(column: Column, rows: Sequence[RankRow]) -> Column:
     return replace(column, priority=WAIT.priority) if column is LOG and silent(rows) else column
 
 
-def _widened(column: Column, rows: Sequence[RankRow]) -> Column:
-    """Return the column; that of the state is as wide as what the visible ranks do."""
-    if column is not STATE:
+def _sized(column: Column, rows: Sequence[RankRow] | Sequence[GpuRow]) -> Column:
+    """Return the column, whose width follows the words in the visible rows; numbers have fixed widths."""
+    if column is not STATE and column.max_width <= column.width:
         return column
-    wanted = max((len(column.text(row)) for row in rows), default=0)
-    for width in STATE_WIDTHS:
-        if width >= wanted:
-            return replace(column, width=width)
-    return replace(column, width=STATE_WIDTHS[-1])
+    longest = max((len(column.text(row)) for row in rows), default=0)
+    if column is STATE:
+        width = next((width for width in STATE_WIDTHS if width >= longest), STATE_WIDTHS[-1])
+        return replace(column, width=width)
+    rounded = -(-longest // WORDS_STEP) * WORDS_STEP
+    return replace(column, max_width=min(column.max_width, rounded))
 
 
 def rank_columns(frame: Frame) -> list[Column]:
@@ -195,18 +194,27 @@ class _Laid(Struct, frozen=True):
 
 
 def _laid_out(
-    columns: list[Column], own: Sequence[str], sort: str, width: int, keep: frozenset[str], skip: int
+    columns: list[Column],
+    spare: frozenset[str],
+    sort: str,
+    width: int,
+    keep: frozenset[str],
+    skip: int,
+    own: bool,
 ) -> _Laid:
-    """Return the columns that fit, always including the sort column, so that its mark is visible."""
+    """Return the columns that fit, always including the sort column, so that its mark is visible.
+
+    Columns in `spare` are for the room that the others leave. `own` means that the user chose the columns.
+    """
     keep |= {sort}
-    wanted = columns
-    if not own and width < OPTIONAL_FROM:
-        wanted = [column for column in columns if column.id == sort or not column.optional]
-    chosen = fitting(wanted, width, keep, sort, bool(own))
+    wanted = [column for column in columns if column.id == sort or column.id not in spare]
+    chosen = fitting(wanted, width, keep, sort, own)
     all_fit = len(chosen) == len(wanted)
     if skip and not all_fit:
         chosen = _scrolled(wanted, sort, width, keep, skip)
     more = not all_fit and not (skip and wanted[-1] in chosen)
+    if all_fit:
+        chosen = filled_up(columns, chosen, width, sort)
     return _Laid(chosen, widths(chosen, width, sort), len(wanted), more)
 
 
@@ -314,7 +322,7 @@ def _drawn_rank(frame: Frame, row: RankRow, chosen: Sequence[Column], sizes: Seq
     marked = row.rank.place.rank in frame.view.marked
     cells: list[Cell] = [(glyphs.MARK if marked else " ", "accent")]
     for column, width in zip(chosen, sizes, strict=True):
-        if column is NODE:
+        if column.id == NODE.id:
             text, style = fit_name(row.where, width), _style(row, column, row.where)
         else:
             text, style = _rank_cell(frame, row, column)
@@ -476,11 +484,13 @@ def gpu_table(frame: Frame, width: int, first: int = 0, count: int | None = None
         mine, rest = GPUS.fitting(mine, view.gpu_filter), []
     column = by_id("gpus", view.gpu_sort) if view.gpu_sort else None
     ordered = mine if column is None else sorted_rows(mine, column, view.gpu_reverse)
-    columns = gpu_columns(frame)
+    columns = [_sized(each, ordered[:64]) for each in gpu_columns(frame)]
+    spare: frozenset[str] = frozenset()
     if not view.gpu_columns:
         columns = [each for each in columns if _worth(each, ordered[:64], view.gpu_sort)]
+        spare = frozenset(each.id for each in columns if each.optional)
     kept = _kept(frame, "gpu")
-    laid = _laid_out(columns, view.gpu_columns, view.gpu_sort, width, kept, skip)
+    laid = _laid_out(columns, spare, view.gpu_sort, width, kept, skip, bool(view.gpu_columns))
     chosen, sizes = laid.columns, laid.sizes
     head, areas = _head(chosen, sizes, view.gpu_sort, view.gpu_reverse)
     rows: list[Row] = [()] * len(ordered)
