@@ -115,7 +115,7 @@ def test_axes_are_those_of_the_metric() -> None:
 
 
 def test_charts_are_readable_or_fewer() -> None:
-    assert [rows_of_charts(height) for height in (3, 8, 15, 16, 30)] == [1, 1, 1, 2, 3]
+    assert [rows_of_charts(height) for height in (3, 8, 13, 14, 30)] == [1, 1, 1, 2, 4]
 
 
 @for_each(

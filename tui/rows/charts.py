@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from msgspec import Struct
 
@@ -80,6 +80,21 @@ STRIP = (
     "rank.wait",
 )
 """Charts that are shown until the user chooses."""
+
+MORE = (
+    "gpu.temp",
+    "gpu.sm_active",
+    "gpu.tensor_active",
+    "gpu.dram_active",
+    "gpu.nvlink_tx",
+    "gpu.pcie_rx",
+    "gpu.sm_mhz",
+    "rank.cpu",
+    "rank.rss",
+    "host.mem",
+    "rank.read",
+)
+"""Charts for the room that STRIP leaves free on a large screen."""
 
 NAMES = tuple(dict.fromkeys((*STRIP, *METRICS)))
 """All metrics in the order of the dialog."""
@@ -313,19 +328,34 @@ def held(values: Values) -> list[float | None]:
 
 # --- several charts ---
 
-LEAST_ROWS = 8
+LEAST_ROWS = 7
 """Rows of a chart, with its title, before another chart is shown next to it."""
 
-TWO_COLUMNS = 84
-"""Minimum columns for two columns of charts."""
+NARROWEST = 41
+"""Minimum columns of a chart next to another one."""
 
 GAP = 2
 """Blank columns between two columns of charts."""
 
+ASPECT = 6.0
+"""Columns per row of a chart whose shape is easy to read."""
+
 
 def chart_columns(width: int, height: int, count: int) -> int:
-    """Return how many columns of charts a pane has."""
-    return 2 if count > 1 and width >= TWO_COLUMNS and height >= LEAST_ROWS else 1
+    """Return how many columns of charts a pane has: they show as many as possible, in a shape that is easy to read."""
+    most = (width + GAP) // (NARROWEST + GAP)
+    if most < 2 or height < LEAST_ROWS:
+        return 1
+    rows = rows_of_charts(height)
+
+    def cost(columns: int) -> tuple[int, float]:
+        shown = min(count, columns * rows)
+        below = max(1, math.ceil(shown / columns))
+        aspect = (width / columns) / (height / below)
+        empty = 1 - shown / (columns * below)
+        return -shown, abs(math.log(aspect / ASPECT)) + empty
+
+    return min(range(1, most + 1), key=cost)
 
 
 def rows_of_charts(height: int) -> int:
@@ -358,14 +388,16 @@ def _foot(view: ChartView, width: int) -> list[Row]:
     return foot
 
 
-def side_by_side(left: Sequence[Row], right: Sequence[Row], width: int) -> list[Row]:
-    """Join two columns of rows; the left one is `width` cells wide."""
-    height = max(len(left), len(right))
-    lefts, rights = [*left, *[()] * (height - len(left))], [*right, *[()] * (height - len(right))]
-    return [
-        (*row, (" " * (width - row_width(row) + GAP), "text"), *other)
-        for row, other in zip(lefts, rights, strict=True)
-    ]
+def side_by_side(columns: Sequence[Sequence[Row]], width: int) -> list[Row]:
+    """Join columns of rows; each but the last is `width` cells wide."""
+    joined_rows: list[Row] = []
+    for parts in zip_longest(*columns, fillvalue=()):
+        row: Row = parts[0]
+        for number, part in enumerate(parts[1:], 1):
+            begin = number * (width + GAP)
+            row = (*row, (" " * (begin - row_width(row)), "text"), *part)
+        joined_rows.append(row)
+    return joined_rows
 
 
 def limit_of(state: RunState, metric: Quantity) -> float | None:

@@ -264,12 +264,28 @@ def _is_beyond(value: Value, least: float, most: float) -> bool:
     return value is not None and least < value < most
 
 
+GRID = "┈"
+GRID_FROM = 4
+"""Minimum rows of a chart with lines from the labels of its value axis."""
+BLANKS = f" ⠀{GRID}"
+"""Cells of a chart without a curve."""
+
+
+def _put_grid(grid: Grid, axis: Axis) -> None:
+    """Draw a dotted line from each label of the value axis through the blank cells of its row."""
+    for value in axis.ticks:
+        row = grid[len(grid) - 1 - _row(axis, value, len(grid))]
+        for x, (glyph, _) in enumerate(row):
+            if glyph == " ":
+                row[x] = (GRID, "calm")
+
+
 def _put_rule(grid: Grid, cell: int, style: str, mode: Mode) -> None:
     """Draw a vertical line through the blank cells of a column; the crosshair also shows where it meets a curve."""
     bar = "|" if mode is Mode.ASCII else "│"
     for cells in grid:
         glyph = cells[cell][0]
-        if glyph in " ⠀":
+        if glyph in BLANKS:
             cells[cell] = (bar, style)
         elif style == CROSSHAIR:
             cells[cell] = (glyph, "hit")
@@ -278,7 +294,7 @@ def _put_rule(grid: Grid, cell: int, style: str, mode: Mode) -> None:
 def _put_label(grid: Grid, cell: int, text: str, style: str) -> None:
     """Write a text at the right of a vertical line, if the upper row has room for it."""
     row, end = grid[0], cell + 1 + len(text)
-    if text and end < len(row) and all(glyph in " ⠀" for glyph, _ in row[cell + 1 : end + 1]):
+    if text and end < len(row) and all(glyph in BLANKS for glyph, _ in row[cell + 1 : end + 1]):
         row[cell + 1 : end] = [(letter, style) for letter in text]
 
 
@@ -315,6 +331,8 @@ def draw(
         _put_letters(grid, curve, number, axis, mode)
     for curve in curves:
         _put_clipped(grid, curve, axis, mode)
+    if mode is Mode.BRAILLE and height >= GRID_FROM:
+        _put_grid(grid, axis)
     for cell, rule in (rules or {}).items():
         if 0 <= cell < width:
             _put_rule(grid, cell, rule.style, mode)

@@ -20,8 +20,10 @@ from ..newest_samples import Want, latest
 from ..open_run import OpenRun
 from ..rows.charts import (
     GAP,
+    MORE,
     STRIP,
     ChartView,
+    Panel,
     chart_columns,
     charts_rows,
     gutter,
@@ -81,6 +83,8 @@ class CurveStrip(HistoryPane):
         """The view of the current rows."""
         self._inner = 0
         """Columns of a column of charts."""
+        self._count = len(self.metrics)
+        """Charts that had values at the last painting."""
         self.cross = Crosshair(self.set_crosshair)
         """Removes the crosshair of a mouse that does not move, so that the values are live again."""
 
@@ -88,14 +92,15 @@ class CurveStrip(HistoryPane):
         if self.form == "ranks":
             self._view = None
             return rank_time(self, frame, width, height)
-        count = chart_columns(width, height, len(self.metrics))
+        count = chart_columns(width, height, self._count)
         inner = self._inner = (width - GAP * (count - 1)) // count
         view = self._view = self.view_of(frame, inner)
         reader = ChartReader(frame, view, self.history, self._read)
-        read = {name: reader.series(name) for name in self.metrics}
-        filled = [name for name, series in read.items() if any(map(_has_values, series))] or [*read][:1]
         foot = 0 if height < 6 else 2 + bool(view.legend)
         fitting = count * rows_of_charts(height - foot)
+        read = self._charts(reader, fitting)
+        filled = [*read]
+        self._count = len(filled)
         self.first = max(0, min(self.first, len(filled) - fitting))
         ranks, nodes = self._letters(frame)
         shown = [
@@ -104,11 +109,23 @@ class CurveStrip(HistoryPane):
         ]
         self.run_asks()
         self.entitle(self._title(frame, view, len(shown), len(filled)))
-        if count == 1:
-            return charts_rows(shown, view, inner, height)
-        half = (len(shown) + 1) // 2
-        right = charts_rows(shown[half:], replace(view, legend=()), inner, height - bool(view.legend))
-        return side_by_side(charts_rows(shown[:half], view, inner, height), right, inner)
+        return _in_columns(shown, view, count, inner, height)
+
+    def _charts(self, reader: ChartReader, fitting: int) -> dict[str, list[Shown]]:
+        """Return the metrics that have values; without a choice of the user also others if more charts fit."""
+        read = {name: reader.series(name) for name in self.metrics}
+        filled = {name: series for name, series in read.items() if any(map(_has_values, series))}
+        if self.metrics == STRIP and filled:
+            for name in MORE:
+                if len(filled) >= fitting:
+                    break
+                series = reader.series(name)
+                if any(map(_has_values, series)):
+                    filled[name] = series
+        if not filled:
+            first = self.metrics[0]
+            filled[first] = read[first]
+        return filled
 
     def _title(self, frame: Frame, view: ChartView, shown: int, of: int) -> str:
         """Return `live 5m · 22:14:36 step 614 · charts 1–4 of 10 (j/k: more)`."""
@@ -273,6 +290,17 @@ class CurveStrip(HistoryPane):
             return
         self.cross.remove()
         self.run.travel.live()
+
+
+def _in_columns(panels: Sequence[Panel], view: ChartView, count: int, width: int, height: int) -> list[Row]:
+    """Return charts in columns; only the first one has the legend."""
+    each = max(1, -(-len(panels) // count))
+    without_legend = replace(view, legend=())
+    columns = [charts_rows(panels[:each], view, width, height)]
+    for begin in range(each, len(panels), each):
+        part = panels[begin : begin + each]
+        columns.append(charts_rows(part, without_legend, width, height - bool(view.legend)))
+    return side_by_side(columns, width)
 
 
 def _has_values(shown: Shown) -> bool:
