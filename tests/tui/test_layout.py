@@ -101,8 +101,8 @@ def test_a_maximised_pane_is_alone() -> None:
     ("layout", "panes"),
     [
         ("cluster", "curves events gpus log ranks strip"),
-        ("log", "card events log ranks"),
-        ("profile", "curves log ranks strip"),
+        ("log", "card curves events log ranks"),
+        ("profile", "curves gpus log ranks strip"),
     ],
 )
 def test_layouts_have_their_panes(layout: str, panes: str) -> None:
@@ -165,11 +165,31 @@ def test_ranks_over_time_takes_nothing_from_the_ranks(size: tuple[int, int], run
     assert made.panes["ranks"].height >= min(without.panes["ranks"].height, LEAST_RANKS + 3 + 2)
 
 
-@for_each("size, least", [((80, 24), 7), ((80, 30), 8), ((110, 30), 12), ((120, 40), 18), ((200, 60), 26)])
+@for_each("size, least", [((80, 24), 7), ((80, 30), 8), ((110, 30), 12), ((120, 40), 18), ((200, 60), 16)])
 def test_charts_of_a_small_run_are_high_enough_to_be_read(size: tuple[int, int], least: int) -> None:
     made = arrange(*size, Choice(), RUNS["two on the cpu"])
     frame = 2 if made.framed else 1
     assert made.panes["curves"].height - frame >= least
+
+
+def test_a_log_of_short_lines_is_next_to_the_curves_and_one_of_long_lines_below_them() -> None:
+    short = arrange(200, 60, OVERVIEW, replace(RUNS["a node"], log=64)).panes
+    assert short["log"].height == short["curves"].height == 56
+    assert short["log"].width == 64 + 2
+    long = arrange(200, 60, OVERVIEW, replace(RUNS["a node"], log=96)).panes
+    assert long["log"].y == long["curves"].y + long["curves"].height
+    assert long["log"].width == long["curves"].width == 110
+    assert {name: short[name] for name in ("gpus", "ranks")} == {
+        name: long[name] for name in ("gpus", "ranks")
+    }
+
+
+@for_each("log, width", [(0, 66), (64, 66), (96, 98), (200, 110)])
+def test_the_rows_that_a_small_run_leaves_free_are_for_charts(log: int, width: int) -> None:
+    panes = arrange(200, 60, OVERVIEW, replace(RUNS["two on the cpu"], log=log)).panes
+    assert panes["curves"].x == 0
+    assert panes["log"].height == 56
+    assert panes["log"].width == width
 
 
 def test_ranks_over_time_on_a_middle_screen_where_there_is_room() -> None:

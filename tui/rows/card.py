@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich.cells import cell_len
+
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.applied_preset import check_applied
@@ -13,19 +15,39 @@ from ...runners.run.nccl_reach import uses_gloo
 from ...runners.run.state import RunState
 from ...runners.telemetry.progress import progress, source_text
 from .frame import Frame, names
-from .glyphs import Row, labelled
+from .glyphs import Cell, Row, fit, labelled
 from .header import checkpoint_age
 
 _LABEL = 13
 
 
 def card_rows(frame: Frame, width: int, places: Mapping[str, str] | None = None) -> list[Row]:
-    """Return a label and a text each; `places` are directories on the cockpit's machine."""
+    """Return labels and texts, two short ones in a row; `places` are directories on the cockpit's machine."""
+    items = [(label, clean_text(text)) for label, text in _lines(frame, places or {}) if text]
+    half = (width - 1) // 2
     rows: list[Row] = []
-    for label, text in _lines(frame, places or {}):
-        if text:
-            rows += labelled((f" {label}".ljust(_LABEL), "dim"), clean_text(text), width - 1)
+    at = 0
+    while at < len(items):
+        (label, text), after = items[at], items[at + 1 : at + 2]
+        if after and all(_LABEL + cell_len(each) < half for _, each in (items[at], *after)):
+            label_after, text_after = after[0]
+            rows.append(
+                (
+                    _label(label),
+                    (fit(text, half - _LABEL), "text"),
+                    _label(label_after),
+                    (text_after, "text"),
+                )
+            )
+            at += 2
+        else:
+            rows += labelled(_label(label), text, width - 1)
+            at += 1
     return rows
+
+
+def _label(text: str) -> Cell:
+    return f" {text}".ljust(_LABEL), "dim"
 
 
 def _lines(frame: Frame, places: Mapping[str, str]) -> list[tuple[str, str]]:

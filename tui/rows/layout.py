@@ -33,6 +33,9 @@ LEAST_LOG, LEAST_RANKS, STRIP = 4, 6, 3
 LEAST_CURVES = 8
 """Rows of text of a readable chart."""
 
+ROW_OF_CHARTS = LEAST_CURVES + 2
+"""Rows of text of a readable chart, with its marks and times."""
+
 TWO_CHARTS = 2 * LEAST_CURVES + 2
 """Rows of text of two readable charts, with their marks and times."""
 
@@ -41,6 +44,12 @@ MOST_EVENTS = 10
 
 LEFT = 88
 """Columns of text that the tables can use; a wider left column leaves its room to curves and log."""
+
+NARROWEST_PAIR = 62
+"""Minimum columns of the card of the run and of the events next to each other."""
+
+NARROWEST_LOG, NARROWEST_CURVES = 48, 42
+"""Minimum columns of text of a log with times, and of a chart with labels."""
 
 LEAST_OF_BOTH = 20
 """Minimum body rows for GPUs in the rank pane (a terminal of 24 lines)."""
@@ -69,6 +78,9 @@ class Wants(Struct, frozen=True, kw_only=True):
     strip: Callable[[int], int] = _none
     """Ranks × time: takes the maximum number of rows; 0 if no times are known."""
     card: Callable[[int], int] = _none
+    events: Callable[[int], int] = lambda width: MOST_EVENTS
+    log: int = 0
+    """Columns of text that nearly all lines of the log need; 0 if no line is known."""
     crowded: bool = False
     """Whether the run has so many nodes that the map needs the full width."""
     launching: bool = False
@@ -112,9 +124,14 @@ class Stack(Struct):
     panes: dict[str, Rect] = field(default_factory=dict)
 
     @property
+    def frame(self) -> int:
+        """Columns of a frame."""
+        return 2 if self.extra == 2 else 0
+
+    @property
     def inner(self) -> int:
         """Columns of text."""
-        return max(1, self.width - (2 if self.extra == 2 else 0))
+        return max(1, self.width - self.frame)
 
     def add(self, name: str, rows: int, keep: int = 0) -> int:
         """Add a pane of up to `rows` rows of text that leaves `keep` rows free; return its height, 0 if no text fits."""
@@ -213,7 +230,10 @@ def _chosen(body: Stack, layout: Layout, wants: Wants) -> None:
     if body.width < MIDDLE[0] or not left or not right:
         _stacked(body, _worth(layout.narrow, body, wants) or ["ranks"], wants)
         return
-    columns = body.split(_left_width(body.width), body.height)
+    split = _left_width(body.width)
+    if "log" in layout.right:
+        split = max(split, body.width - max(_log_width(body, wants), body.width // 3))
+    columns = body.split(split, body.height)
     _stacked(columns[0], left, wants)
     _stacked(columns[1], right, wants)
     body.take(*columns)
@@ -228,8 +248,28 @@ def _stacked(stack: Stack, panes: Sequence[str], wants: Wants) -> None:
     panes = panes[: max(1, stack.height // (LEAST_RANKS + stack.extra))]
     for place, pane in enumerate(panes[:-1], 1):
         below = (len(panes) - place) * (LEAST_LOG + stack.extra)
-        stack.add(pane, _rows_wanted(pane, stack, wants), keep=below)
+        if pane == "card" and "events" in panes[place:-1] and _pair(stack, wants, below):
+            continue
+        if pane not in stack.panes:
+            stack.add(pane, _rows_wanted(pane, stack, wants), keep=below)
     stack.rest(panes[-1])
+
+
+def _pair(stack: Stack, wants: Wants, keep: int) -> bool:
+    """Add the card of the run and its events next to each other; return False if the stack is too narrow."""
+    half = stack.width // 2
+    if half < NARROWEST_PAIR:
+        return False
+    inner = half - stack.frame
+    rows = max(wants.card(inner), min(MOST_EVENTS, wants.events(inner)))
+    height = min(rows + stack.extra, stack.height - keep)
+    if height <= stack.extra:
+        return False
+    card, events = stack.split(half, height)
+    card.rest("card")
+    events.rest("events")
+    stack.take(card, events)
+    return True
 
 
 def _rows_wanted(pane: str, stack: Stack, wants: Wants) -> int:
@@ -245,7 +285,7 @@ def _rows_wanted(pane: str, stack: Stack, wants: Wants) -> int:
     if pane == "card":
         return wants.card(stack.inner)
     if pane == "events":
-        return MOST_EVENTS
+        return min(MOST_EVENTS, wants.events(stack.inner))
     if pane == "curves" and not wants.curves:
         return 0
     return stack.height
@@ -360,16 +400,56 @@ def _large(body: Stack, wants: Wants) -> None:
     """Two columns: hardware and ranks on the left; curves and the log on the right."""
     if wants.crowded and not wants.ended:
         body.add("map", wants.map(body.inner), keep=body.height * 3 // 5)
-    left, right = body.split(_left_width(body.width), body.height)
-    _left(left, wants, natural=True)
-    if wants.curves:
-        right.add("curves", right.height * 11 // 20 - right.extra)
-    right.rest("log")
+    if wants.curves and _has_room_for_charts(body, wants):
+        log = max(_log_width(body, wants), body.width // 3)
+        left, right = body.split(max(_left_width(body.width), body.width - log), body.height)
+        _left(left, wants, natural=True)
+        if "events" not in left.panes:
+            left.add("events", _rows_wanted("events", left, wants), keep=ROW_OF_CHARTS + left.extra)
+        left.rest("curves")
+        right.rest("log")
+    else:
+        left, right = body.split(_left_width(body.width), body.height)
+        _left(left, wants, natural=True)
+        if "events" in left.panes:
+            left.grow("ranks")
+        elif left.height >= 4 + left.extra:
+            left.rest("events")
+        else:
+            left.grow("card" if "card" in left.panes else "ranks")
+        _right(right, wants)
     body.take(left, right)
 
 
+def _has_room_for_charts(body: Stack, wants: Wants) -> bool:
+    """Whether the panes of the left column leave the rows of a chart free."""
+    left = Stack(0, 0, _left_width(body.width), body.height, body.extra)
+    _left(left, wants, natural=True)
+    left.add("events", _rows_wanted("events", left, wants))
+    return left.height >= ROW_OF_CHARTS + left.extra
+
+
+def _right(right: Stack, wants: Wants) -> None:
+    """Curves next to a log of short lines, else above the log."""
+    log = _log_width(right, wants)
+    if wants.curves and right.width - log >= NARROWEST_CURVES + right.frame:
+        curves, lines = right.split(right.width - log, right.height)
+        curves.rest("curves")
+        lines.rest("log")
+        right.take(curves, lines)
+        return
+    if wants.curves:
+        right.add("curves", right.height * 11 // 20 - right.extra)
+    right.rest("log")
+
+
+def _log_width(stack: Stack, wants: Wants) -> int:
+    """Return the columns that the log uses in a stack, with its frame."""
+    return max(NARROWEST_LOG, wants.log) + stack.frame
+
+
 def _left(left: Stack, wants: Wants, natural: bool) -> None:
-    """GPUs and ranks; if rows are free also ranks × time, the card of the run, its events."""
+    """GPUs and ranks; if rows are free also ranks × time and the card of the run."""
     ranks = min(wants.ranks, LEAST_RANKS + 3) + left.extra
     strip = _strip_height(left, wants, ranks) if natural else 0
     if wants.ended:
@@ -382,13 +462,11 @@ def _left(left: Stack, wants: Wants, natural: bool) -> None:
     if not natural:
         return
     left.add("strip", strip - left.extra)
+    if _pair(left, wants, keep=ROW_OF_CHARTS + left.extra):
+        return
     card = wants.card(left.inner)
     if left.height >= min(card, 6) + left.extra:
         left.add("card", card)
-    if left.height >= 4 + left.extra:
-        left.rest("events")
-    else:
-        left.grow("card" if "card" in left.panes else "ranks")
 
 
 def _strip_height(left: Stack, wants: Wants, others: int) -> int:

@@ -22,6 +22,6 @@ LAYOUTS: dict[str, Layout] = {
     "cluster": Layout(
         ("gpus", "map", "ranks", "curves"), ("strip", "events", "log"), ("gpus", "map", "ranks")
     ),
-    "log": Layout(("ranks", "card", "events"), ("log",), ("ranks", "log")),
-    "profile": Layout(("ranks", "strip", "log"), ("curves",), ("strip", "curves")),
+    "log": Layout(("ranks", "card", "events", "curves"), ("log",), ("ranks", "log")),
+    "profile": Layout(("gpus", "ranks", "strip", "log"), ("curves",), ("strip", "curves")),
 }

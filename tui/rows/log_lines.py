@@ -38,7 +38,7 @@ class LogLine(NamedTuple):
     rank: int | None = None
 
 
-NARROW = 60
+NARROW = 48
 """Columns below which a pane shows no times."""
 
 TIMES = ("clock", "start", "step", "off")

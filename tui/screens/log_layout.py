@@ -17,6 +17,7 @@ from ..loaded_logs import OWN, LoadedLogs
 from ..rows.cycle import following
 from ..rows.frame import names
 from ..rows.glyphs import Row, row_width
+from ..rows.line_widths import UsefulWidth
 from ..rows.log import node_width
 from ..rows.log_lines import (
     TIMES,
@@ -65,6 +66,7 @@ class LogLayout:
         self._column = TimeColumn()
         self._columns = 0
         """Columns of the wrapped rows; 0 if lines are cut."""
+        self.useful = UsefulWidth()
 
     def clear(self) -> None:
         """Forget the lines of the previous choice."""
@@ -116,6 +118,8 @@ class LogLayout:
             self._firsts.append(first + len(rows))
             rows += self.rows_of(index)
         self._end = first + len(rows)
+        if not self.wrap:
+            self.useful.add(map(row_width, rows))
         return first, rows
 
     def rows_of(self, index: int) -> list[Row]:

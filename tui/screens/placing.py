@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping
 from textual.widget import Widget
 
 from ...runners.run.state import RunState
-from ..rows.attempts import end_rows
+from ..rows.attempts import end_rows, event_rows
 from ..rows.banner import banner_rows
 from ..rows.card import card_rows
 from ..rows.frame import Frame, silent
@@ -34,16 +34,16 @@ class Measures:
         self.places: Mapping[str, str] = {}
         """Directories on the card."""
 
-    def arranged(self, frame: Frame, width: int, height: int, flash: int) -> Arrangement:
-        """Return the layout of a screen of this size."""
+    def arranged(self, frame: Frame, width: int, height: int, flash: int, log: int) -> Arrangement:
+        """Return the layout of a screen of this size; `log` are the columns that the log needs."""
         pane = frame.view.pane
         most = most_banner(height)
         above = not shows_findings(pane, frame.state.phase.ended)
         banner = len(banner_rows(frame, width, most, above))
         choice = Choice(pane, frame.view.layout, frame.view.maximised)
-        return arrange(width, height, choice, self.wants(frame), banner, flash)
+        return arrange(width, height, choice, self.wants(frame, log), banner, flash)
 
-    def wants(self, frame: Frame) -> Wants:
+    def wants(self, frame: Frame, log: int) -> Wants:
         """Return the wanted rows for the state of the run."""
         state = frame.state
         is_launching, ended = launching(state), state.phase.ended
@@ -62,6 +62,12 @@ class Measures:
                 (state.version, len(self.places), bool(state.training), len(state.checkpoints)),
                 lambda: len(card_rows(frame, width, self.places)),
             ),
+            events=lambda width: self._once(
+                f"events{width}",
+                (state.version, len(state.notices), len(state.checkpoints)),
+                lambda: len(event_rows(frame, width - 1, False)[0]),
+            ),
+            log=log,
             crowded=len(shown_nodes(state)) > CROWD,
             launching=is_launching,
             ended=ended,
