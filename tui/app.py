@@ -46,6 +46,7 @@ from .screens.live_keys import LiveKey
 from .screens.run import RunScreen
 from .screens.runs import RunList, RunsScreen
 from .source import WATCH, LocalSource
+from .terminal_output import REPEAT_PROBE
 from .type_ahead import TypeAhead
 
 OWN_THEMES = dict(zip(THEME_WORDS, NAMES, strict=True))
@@ -138,7 +139,7 @@ class CockpitApp(Cockpit):
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._signalled, number)
-            self.pacer.greet()
+            self.pacer.greet("" if self.ascii_only else REPEAT_PROBE)
             background(self, "garbage-collector", after(GARBAGE_AFTER_S, collect_from_now))
         self.app_resume_signal.subscribe(
             self, lambda _: call(self, "resume", self.paint_anew), immediate=True
