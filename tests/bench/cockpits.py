@@ -44,7 +44,7 @@ METRICS: Steps = tuple(("m", lambda text, title=title: title in text) for title 
 
 def painted(text: str) -> bool:
     """Content, not only a frame: the run's name, its GPUs, and a rank that steps."""
-    return "light" in text and "─ GPUs" in text and "running" in text
+    return "light" in text and "─ GPUs" in text and "▶ step" in text
 
 
 def first_paint(
