@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from .tracebacks import COMPILING, TAG, of_launcher, place, raised_in, shortened
+from .tracebacks import COMPILING, QUOTED, TAG, of_launcher, place, raised_in, shortened
 
 BEGIN = "Traceback (most recent call last)"
 BOXED = "❱"
@@ -69,8 +69,6 @@ _OWN_RANK = re.compile(r"\bdid not receive grad for rank (\d{1,7})\b")
 """A message that names the rank that raised the exception."""
 _SPAWNED = re.compile(r"-- Process (\d{1,7}) terminated")
 """The rank in the exception of torch.multiprocessing.spawn."""
-QUOTED = 120
-"""Maximum length of a quoted source line, in characters."""
 
 
 class Step(Enum):
@@ -106,6 +104,8 @@ class PrintedTraceback:
         self._caller = self._frames
         """Frames of the process that waited for Ray's task, which count if those of the task are missing."""
         self._message: list[str] = []
+        self._has_message = False
+        """Whether the exception's line has a colon: Python writes none if the message is empty."""
         self._count = 0
         self._boxed = _BORDER.search(before) is not None or BOXED in text
         self._indent = 0
@@ -219,11 +219,19 @@ class PrintedTraceback:
     def message(self, lines: int = MESSAGE + 1) -> str:
         """Return the exception's message, once it was printed. `lines`: maximum number of its lines."""
         text = self._message[0] if self._message else ""
+        if not text and not self._has_message:
+            return self._asserted()
         for line in self._message[1:lines]:
             if text:
                 text += " " if text.rstrip().endswith(_GOES_ON) else "\n"
             text += line.strip()
         return shortened(text)
+
+    def _asserted(self) -> str:
+        """Return the expression of an assertion without a message, which is in the source line above it."""
+        source = self._sources[0]
+        is_assertion = self.kind == "AssertionError" and source.startswith("assert ")
+        return source[:QUOTED] if is_assertion else ""
 
     def raised(self, lines: int = MESSAGE + 1) -> dict[str, Any]:
         """Return the exception in the form of tracebacks.note_of, once it was printed. `lines`: as in `message`."""
@@ -281,12 +289,12 @@ class PrintedTraceback:
             self._frames and match["text"] is not None and _NAMED.match(kind)
         ):
             return False
-        self.kind, self._message = kind, [match["text"] or ""]
+        self.kind, self._message, self._has_message = kind, [match["text"] or ""], match["text"] is not None
         self._frames = self._frames or self._caller
         return True
 
     def _continued(self, line: str) -> Step:
-        if len(self._message) > MESSAGE or NEXT.match(line):
+        if not self._has_message or len(self._message) > MESSAGE or NEXT.match(line):
             return Step.NONE
         self._message.append(line)
         return Step.MORE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
 import sys
@@ -11,6 +12,8 @@ from typing import Any
 
 LONGEST = 2000
 """Most characters that are kept of an exception's text, half of them from its end."""
+QUOTED = 120
+"""Maximum length of a quoted source line, in characters."""
 _LIBRARY = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python\d[\d.]*[/\\]")
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 TAG = re.compile(r"^(?:\[[\w:.<>-]+\]:\s?)+")
@@ -46,13 +49,22 @@ def note_of(kind: type[BaseException], value: BaseException, trace: TracebackTyp
     named = value.filename if isinstance(value, OSError) and isinstance(value.filename, str) else None
     return {
         "type": kind.__name__,
-        "text": shortened(str(value)),
+        "text": shortened(str(value) or _asserted(value, trace)),
         "where": where,
         "importing": importing,
         "path": named,
         "python": sys.executable,
         "before": _before(value),
     }
+
+
+def _asserted(value: BaseException, trace: TracebackType | None) -> str:
+    """Return the source line of an assertion without a message, else ""."""
+    if not isinstance(value, AssertionError):
+        return ""
+    files = [(file, line) for file, line, _ in frames_of(trace)]
+    source = linecache.getline(*files[-1]).strip() if files else ""
+    return source[:QUOTED] if source.startswith("assert ") else ""
 
 
 def frames_of(trace: TracebackType | None) -> Frames:

@@ -249,3 +249,23 @@ def test_any_order_of_lines_is_read(lines: list[str]) -> None:
                 printed.feed(line)
             if printed.kind:
                 printed.raised()
+
+
+@for_each(
+    ("source", "text"),
+    [("    assert labels.shape == (rows,)", "AssertionError: assert labels.shape == (rows,)"),
+     ("    check(labels)", "AssertionError")],
+)  # fmt: skip
+def test_an_assertion_without_a_message_quotes_its_expression_and_nothing_below(
+    source: str, text: str
+) -> None:
+    """Python writes no colon after the type if the message is empty: what follows is of another writer."""
+    reading = Reading()
+    reading.open("a.log")
+    frame = '  File "/app/loss.py", line 97, in forward'
+    reading.feed(
+        [HEAD, frame, source, "           ^^^^^^^^", "AssertionError", "", "Set the variable FULL=1."]
+    )
+    told = judge(reading).first
+    assert told is not None
+    assert told.text == f"A rank raised {text} at loss.py:97."
