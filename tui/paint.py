@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -15,7 +16,6 @@ from textual.events import CursorPosition, Event, Key, MouseDown, MouseScrollDow
 from textual.events import Resize as ResizeEvent
 from textual.geometry import Region
 from textual.screen import Screen
-from textual.timer import Timer
 
 from ..runners.run import clock
 from .ink import Cell
@@ -95,7 +95,7 @@ class PacedApp(App[None]):
         self.picture = Picture(erases=erases_in_colour(os.environ.get("TERM", "")))
         self.painter = Painter(self)
         self.pacer = Pacer(self._taken, self.write)
-        self._settling: Timer | None = None
+        self._settling: asyncio.TimerHandle | None = None
         self._settle_by = 0.0
 
     def paint_anew(self) -> None:
@@ -142,8 +142,9 @@ class PacedApp(App[None]):
             self.pacer.hold(True)
             self._settle_by = now + MOST_SETTLE_S
         else:
-            self._settling.stop()
-        self._settling = self.set_timer(min(SETTLE_S, max(0.0, self._settle_by - now)), self._settled)
+            self._settling.cancel()
+        delay = max(0.0, min(SETTLE_S, self._settle_by - now))
+        self._settling = asyncio.get_running_loop().call_later(delay, self._settled)
 
     def _settled(self) -> None:
         self._settling = None

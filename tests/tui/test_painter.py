@@ -18,9 +18,11 @@ from terminals import RepeatingScreen, RepeatingStream
 from textual.events import CursorPosition
 from textual.scrollbar import ScrollBar
 
+from distui.runners.run import clock
 from distui.runners.run.model import AttemptStarted, GpuTick, LogGrew, RankTick
 from distui.tui.colours import NAMES
 from distui.tui.pacing import ASK, Pacer
+from distui.tui.paint import MOST_SETTLE_S
 from distui.tui.screens.curves import CurveStrip
 from distui.tui.screens.rows_view import thumb
 from distui.tui.terminal_output import REPEAT_ANSWER
@@ -186,6 +188,22 @@ async def test_the_answer_to_the_first_question_allows_repetition(rig: Start) ->
                 await paper.settled()
                 assert bool(re.search(r"─\x1b\[\d+b", paper.sent[before:])) == repeats
                 assert differences(it, paper) == []
+
+
+async def test_a_layout_that_keeps_changing_is_painted_after_a_tenth_of_a_second(rig: Start) -> None:
+    async with shown(rig(play.running()), 120, 40) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        async with papered(it) as paper:
+            it.app.paint_anew()
+            await paper.settled()
+            begun, before = clock.monotonic(), paper.received
+            it.app.picture.forget()
+            while paper.received == before:
+                it.app.screen.refresh(layout=True)
+                await asyncio.sleep(0.005)
+                assert clock.monotonic() - begun < 2 * MOST_SETTLE_S
+            await paper.settled()
+            assert differences(it, paper) == []
 
 
 async def test_a_sample_changes_few_bytes(rig: Start) -> None:
