@@ -16,14 +16,15 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pyte
-
+from ..terminals import RepeatingByteStream, RepeatingScreen  # type: ignore[import-not-found, unused-ignore]
 from .place import NotReached
 
 PIECE = 512
 """Bytes that are taken at once over a slow link."""
 
 ASKED, CURSOR = b"\x1b[6n", b"\x1b[1;1R"
+PROBE, PROBED = b"\x1b[3b" + ASKED, b"\x1b[2;5R"
+"""The cockpit's question whether the terminal knows REP, and the answer of one that does."""
 
 
 class Terminal:
@@ -41,8 +42,8 @@ class Terminal:
         self._reading.set()
         self._arrived = 0.0
         self._argv, self._env, self._size = argv, dict(env), size
-        self.screen: Any = pyte.Screen(size[1], size[0])
-        self._stream: Any = pyte.ByteStream(self.screen)
+        self.screen: Any = RepeatingScreen(size[1], size[0])
+        self._stream: Any = RepeatingByteStream(self.screen)
         self.screen.write_process_input = self._answer
         self.received = 0
         self.ended = False
@@ -90,7 +91,7 @@ class Terminal:
 
         As a real terminal does, tell where the cursor is when asked: the cockpit learns so that a frame has arrived.
         """
-        free, tail = 0.0, b""
+        free, tail, probe = 0.0, b"", b""
         while not self._closing.is_set():
             time.sleep(max(0.0, free - time.monotonic()))
             self._reading.wait()
@@ -105,12 +106,13 @@ class Terminal:
             if not data:
                 return
             asked = (tail + data).count(ASKED)
-            tail = data[-len(ASKED) + 1 :]
+            answer = PROBED if PROBE in probe + data else CURSOR
+            tail, probe = data[-len(ASKED) + 1 :], data[-len(PROBE) + 1 :]
             if self._rate:
                 free = max(now, free) + len(data) / self._rate
                 time.sleep(max(0.0, free - now))  # the question arrives with the bytes before it
             with contextlib.suppress(OSError):
-                os.write(self._fd, CURSOR * asked)
+                os.write(self._fd, answer * asked)
 
     def _read(self, seconds: float) -> bool:
         try:

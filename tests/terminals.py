@@ -35,3 +35,10 @@ class RepeatingStream(pyte.Stream):  # type: ignore[misc]
 
     csi: ClassVar[dict[str, Any]] = {**pyte.Stream.csi, "b": "repeat_last"}
     events = pyte.Stream.events | {"repeat_last"}
+
+
+class RepeatingByteStream(pyte.ByteStream):  # type: ignore[misc]
+    """The same for bytes."""
+
+    csi: ClassVar[dict[str, Any]] = RepeatingStream.csi
+    events = RepeatingStream.events
