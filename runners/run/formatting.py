@@ -99,11 +99,13 @@ def size_short(size: float | None) -> str:
 
 
 def usage_short(used: float | None, total: float | None) -> str:
-    """Return used and total bytes: "63.1/80G", in MiB below 1 GiB."""
+    """Return used and total bytes: "63.1/80G", in MiB below 1 GiB, in TiB from 1 TiB on."""
     if used is None or total is None or not max(used, total) < MOST_SIZE:
         return NA
     if total < 2**30:
         return f"{used / 2**20:.0f}/{total / 2**20:.0f}M"
+    if total >= 2**40:
+        return f"{used / 2**40:.1f}/{total / 2**40:.1f}T"
     digits = 1 if used < 100 * 2**30 else 0
     return f"{used / 2**30:.{digits}f}/{total / 2**30:.0f}G"
 

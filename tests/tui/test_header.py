@@ -129,6 +129,24 @@ def test_the_age_of_an_attempt_is_not_that_of_the_run() -> None:
     assert "attempt" not in head(play.running())[0]
 
 
+def test_a_narrow_header_keeps_the_number_of_the_attempt() -> None:
+    died = Finding("died-killed", "error", "attempt 1: rank 3 was killed", rank=3, since=play.BEGAN + 99.0)
+    again = [
+        *play.running(),
+        (100, AttemptEnded(1, Outcome.FAILED, play.cause(), "rank 3 failed")),
+        (110, AttemptStarted(2, "failure", 8, play.places(8), failures=1)),
+        *[(112.0, RankChanged(2, rank, RankPhase.RUNNING, rank, 5000 + rank)) for rank in range(8)],
+        (113.0, FindingRaised(died)),
+    ]
+    assert "rank died in attempt 1   attempt 2   " in head(again, 80)[0]
+    assert "attempt 2 (1 restart) for 15 s" in head(again, 120)[0]
+
+
+def test_an_ended_run_is_not_called_read_only() -> None:
+    assert "read-only" in head(play.running(), readonly=True)[0]
+    assert "read-only" not in head(play.failed(), readonly=True)[0]
+
+
 def test_what_the_attempt_before_reported_is_not_shown_as_current() -> None:
     again = [*trained(), (124.8, AttemptStarted(2, "restart", 8, play.places(8)))]
     again += [(124.9, RankChanged(2, rank, RankPhase.RUNNING, rank, 5000 + rank)) for rank in range(8)]

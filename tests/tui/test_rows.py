@@ -90,6 +90,8 @@ def frame_of(
         (size_short(512 * 2**20), "512M"),
         (usage_short(None, 1), "n/a"),
         (usage_short(63.1 * 2**30, 80 * 2**30), "63.1/80G"),
+        (usage_short(900 * 2**30, 1000 * 2**30), "900/1000G"),
+        (usage_short(61.2 * 2**40, 80 * 2**40), "61.2/80.0T"),
         (step_short(None), "n/a"),
         (step_short(0.041), "41ms"),
         (step_short(1.239), "1.24s"),

@@ -57,6 +57,8 @@ def what_row(frame: Frame, width: int) -> Row:
     clock = time_cell(frame)
     room = width - 2 - (row_width(clock) + 2 if clock else 0)
     cells = kept(_what(frame), room)
+    if not set(_attempt(frame)) <= set(cells):
+        cells = kept(_what(frame, short=True), room)
     if not clock:
         return ((" ", "text"), *cells)
     blank = width - 1 - row_width(cells) - row_width(clock) - 1
@@ -86,7 +88,8 @@ def how_row(frame: Frame, line: Progress, width: int, trends: Mapping[str, str])
 # --- the first line ---
 
 
-def _what(frame: Frame) -> Cells:
+def _what(frame: Frame, short: bool = False) -> Cells:
+    """Return the cells of the first line; `short` leaves out the restarts and the age of the attempt."""
     state = frame.state
     return [
         (13, (("distui ▸", "dim"),), ""),
@@ -94,7 +97,7 @@ def _what(frame: Frame) -> Cells:
         (0, state_cell(frame), _GAP),
         (2, _link(frame), _GAP),
         (8 if launching(state) else 2, _progress(frame), _GAP),
-        (5, _attempt(frame), _GAP),
+        (5, _attempt(frame, short), _GAP),
         (4, _cluster_state(state.cluster), _GAP),
         (3 if _missing(frame) else 6, _size(frame), _GAP),
         (9, _software(state), _GAP),
@@ -170,14 +173,17 @@ def _link(frame: Frame) -> Row:
         return ((f"{glyphs.STALE} connecting", "warn"),)
     if frame.quiet:
         return ((f"{glyphs.UNHEARD} {duration_short(frame.silence)} old", "stale"),)
-    return (("read-only", "dim"),) if frame.view.readonly else ()
+    is_readonly = frame.view.readonly and not frame.state.phase.ended
+    return (("read-only", "dim"),) if is_readonly else ()
 
 
-def _attempt(frame: Frame) -> Row:
+def _attempt(frame: Frame, short: bool = False) -> Row:
     """Return the attempt from the second on, and its age: the age of the run is a different number."""
     state = frame.state
     if state.attempt < 2:
         return ()
+    if short:
+        return ((f"attempt {state.attempt}", "warn"),)
     restarts = plural(state.attempt - 1, "restart")
     lasted = state.attempts[-1].lasted(state.ended if state.phase.ended else frame.node_now(0))
     since = "" if lasted is None else f" for {duration_exact(lasted)}"
