@@ -113,7 +113,9 @@ async def _traces(part: Profile, ask: Ask) -> Reply:
     try:
         return await ask(part)
     except CommandRefused as error:
-        raise CommandRefused(f"no profile: {error}", [Clause("no profile"), *error.clauses]) from None
+        raise CommandRefused(
+            f"profile failed: {error}", [Clause("profile failed"), *error.clauses]
+        ) from None
 
 
 async def _cancelled(part: Profile, ask: Ask) -> None:

@@ -302,7 +302,7 @@ def profile(state: RunState, command: Profile, now: float) -> Confirmation:
     steps = plural(command.steps, "step")
     lines = [
         _who(state, ranks),
-        _line("records", f"the same {steps} in each rank, by torch.profiler"),
+        _line("records", f"{steps} of every rank, with torch.profiler"),
         _line("costs", "these steps take longer; each rank writes some MB"),
         _line("traces", "in the run's directory; for Perfetto and HTA"),
     ]
