@@ -89,7 +89,7 @@ def _head(plan: Plan) -> list[str]:
             f"preset       {preset_with_files(plan)}: strategy {plan.strategy}, launcher {plan.launcher}{backend}"
         )
         lines.append(
-            f"obeys        {plan.obeys or 'nothing: the preset sets launcher flags and environment only'}"
+            f"script       {plan.obeys or 'ignores the preset, which sets only launcher flags and environment'}"
         )
     if plan.nproc_per_node is not None:
         lines.append(f"ranks        {_ranks(plan.nnodes, plan.nnodes_min, plan.nproc_per_node)}")

@@ -24,7 +24,7 @@ from .script_tree import read
 from .script_values import Value, Values
 from .text_formats import Unreadable
 
-NOTHING = "obeys nothing: the preset sets launcher flags and environment only"
+NOTHING = "ignores the preset, which sets only launcher flags and environment"
 
 CLAIMED = (
     "fsdp_plugin",

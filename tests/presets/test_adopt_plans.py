@@ -50,7 +50,7 @@ def test_the_plan_names_the_line_where_the_preset_is_applied(name: str) -> None:
     kind = plan.strategy
     assert plan.obeys == f"train.py calls DistributedDataParallel in line 4: --adopt applies {kind} there."
     assert plan.env[VARIABLE] == "1"
-    assert f"obeys        {plan.obeys}" in render(plan, [])
+    assert f"script       {plan.obeys}" in render(plan, [])
     assert "L25" not in {finding.id for finding in lint_plan(plan, preset(name), Request(), source=PLAIN)}
     assert not [variable for variable in plan.env if variable.startswith(("ACCELERATE_", "FSDP_"))]
 

@@ -247,7 +247,7 @@ def test_notes_say_what_the_machine_lacks_and_what_obeys() -> None:
     made = plan()
     assert made.obeys is None
     assert made.notes[0] == "No GPU is visible on this machine: backend gloo, 2 ranks (one per core)."
-    assert made.notes[-1] == "train.py obeys nothing: the preset sets launcher flags and environment only."
+    assert made.notes[-1] == "train.py ignores the preset, which sets only launcher flags and environment."
     obeying = plan(script_source=OBEYS, gpus=2)
     assert obeying.obeys == "train.py calls parallelize() in line 2: it obeys strategy and precision."
     assert obeying.notes[-1] == obeying.obeys

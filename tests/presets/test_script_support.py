@@ -254,7 +254,7 @@ def test_deepspeed_scripts_obey_through_the_configuration(source: str, options: 
 )
 def test_anything_else_obeys_nothing(source: str) -> None:
     assert script_support.inspect("t.py", source) == script_support.Obeys(
-        None, "t.py obeys nothing: the preset sets launcher flags and environment only."
+        None, "t.py ignores the preset, which sets only launcher flags and environment."
     )
 
 
@@ -280,8 +280,8 @@ def test_what_cannot_be_read_is_a_sentence(source: str | bytes | None, part: str
 
 
 def test_marks_of_editors_do_not_matter() -> None:
-    assert script_support.inspect("t.py", "\ufeffprint(1)\r\n").why.startswith("t.py obeys nothing")
-    assert script_support.inspect("t.py", b"\xef\xbb\xbfprint(1)").why.startswith("t.py obeys nothing")
+    assert script_support.inspect("t.py", "\ufeffprint(1)\r\n").why.startswith("t.py ignores the preset")
+    assert script_support.inspect("t.py", b"\xef\xbb\xbfprint(1)").why.startswith("t.py ignores the preset")
 
 
 @settings(max_examples=200, deadline=None)
