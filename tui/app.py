@@ -252,6 +252,8 @@ class CockpitApp(Cockpit):
         if run is not None:
             with suppress(LaunchError):
                 copied = self.source.form_of(run.id)
+        if copied is not None and copied.form.repeats:
+            copied = None  # this key begins a launch with a preset
         self.push_screen(LaunchScreen(copied))
 
     def rerun(self, run: str, name: str) -> None:

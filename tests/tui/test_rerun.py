@@ -125,3 +125,14 @@ async def test_e_on_a_run_of_a_command_opens_a_form_in_which_the_command_is_lock
         await it.press("enter", "y")
         await it.until(lambda: it.source.launched)
         assert it.source.launched == [screen.form]
+
+
+async def test_a_new_run_beside_a_run_of_a_command_begins_with_a_preset(rig: Start) -> None:
+    it = rig(play.finished())
+    copied = CopiedForm(LaunchForm(command=("bash", "run.sh")), "copied from nightly")
+    it.source.form_of = lambda run_id: copied  # type: ignore[method-assign]
+    async with shown(it, 120, 40):
+        await it.until(lambda: "SUCCEEDED" in it.screen() or "FINISHED" in it.screen())
+        await it.press("ctrl+n")
+        await it.until(lambda: "─ presets " in it.screen())
+        assert "bash run.sh" not in it.screen()
