@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from dataclasses import replace
@@ -9,6 +10,7 @@ from dataclasses import replace
 import pytest
 from each import for_each
 
+from distui.presets.estimate import preset_guide
 from distui.presets.estimate.memory import estimate_for
 from distui.presets.estimate.preset_guide import QUESTIONS, recommend
 from distui.presets.estimate.workload import FORMATS, GB, parse_gpus, parse_parameters, shape
@@ -27,7 +29,9 @@ def every() -> list[dict[str, str]]:
     return [dict(zip(keys, one, strict=True)) for one in answers]
 
 
-def test_every_path_ends_at_a_preset_that_ships_with_reasons() -> None:
+def test_every_path_ends_at_a_preset_that_ships_with_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    estimates = functools.cache(preset_guide._candidates)  # many paths have the same model and GPUs
+    monkeypatch.setattr(preset_guide, "_candidates", estimates)
     ends: Counter[str] = Counter()
     for answers in every():
         found = recommend(answers)

@@ -77,6 +77,6 @@ def test_nothing_helps() -> None:
 
 
 def test_a_batch_of_many_samples_is_cut_soon() -> None:
-    model = replace(shape(7 * GB), micro_batch=720_720_000, recompute=True)
+    model = replace(shape(7 * GB), micro_batch=7_207_200, recompute=True)
     one, *_ = remedies(model, BF16, 8, 1, 80 * GB)
     assert one.options.startswith("--micro-batch ")

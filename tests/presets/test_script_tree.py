@@ -14,14 +14,23 @@ from distui.presets.script_tree import MOST_BYTES, MOST_FILES, MOST_NODES, read,
 from distui.presets.text_formats import Unreadable
 
 HEAD = "import torch\nimport torch.distributed as dist\n"
+FEW_NODES = 3_000
 DENSE = {
-    "calls": HEAD + "torch.x=dist.y(1)\n" * 29_000,
-    "decorators": HEAD + "@a\n" * 150_000 + "def f(): pass\n",
-    "comparisons": HEAD + "x=1" + "<1" * 240_000,
-    "names": HEAD + "a\n" * 240_000,
-    "items": HEAD + "x=[" + "1," * 240_000 + "]",
+    "calls": HEAD + "torch.x=dist.y(1)\n" * 600,
+    "decorators": HEAD + "@a\n" * FEW_NODES + "def f(): pass\n",
+    "comparisons": HEAD + "x=1" + "<1" * FEW_NODES,
+    "names": HEAD + "a\n" * FEW_NODES,
+    "items": HEAD + "x=[" + "1," * FEW_NODES + "]",
 }
-"""Scripts of half a MiB that took up to 16 s of CPU."""
+"""Scripts of more than FEW_NODES nodes. Some like them, of half a MiB, took 16 s of CPU."""
+
+
+@pytest.fixture
+def few_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lower the limit of nodes, so that small scripts exceed it."""
+    monkeypatch.setattr(script_tree, "MOST_NODES", FEW_NODES)
+    yield
+    script_tree._read.cache_clear()
 
 
 @pytest.fixture
@@ -41,13 +50,14 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 @for_each("source", list(DENSE.values()))
+@pytest.mark.usefixtures("few_nodes")
 def test_a_dense_script_is_parsed_once_and_not_walked_to_its_end(source: str, parsed: list[int]) -> None:
     del parsed[:]
     script_tree._read.cache_clear()
     look = script_support.inspect("train.py", source)
     assert (
         look.why
-        == "train.py is too large to be read (more than 150,000 syntax nodes), so what it obeys is unknown."
+        == "train.py is too large to be read (more than 3,000 syntax nodes), so what it obeys is unknown."
     )
     (found,) = script.check(source, "train.py")
     assert (found.id, found.severity, found.where) == ("L41", "warning", "train.py")
@@ -56,6 +66,7 @@ def test_a_dense_script_is_parsed_once_and_not_walked_to_its_end(source: str, pa
     assert parsed == [len(source)]
 
 
+@pytest.mark.usefixtures("few_nodes")
 def test_walking_stops_behind_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     visited = 0
     walk = ast.walk
@@ -67,9 +78,9 @@ def test_walking_stops_behind_the_limit(monkeypatch: pytest.MonkeyPatch) -> None
             yield node
 
     monkeypatch.setattr(ast, "walk", counted)
-    with pytest.raises(Unreadable, match="150,000 syntax nodes"):
+    with pytest.raises(Unreadable, match="3,000 syntax nodes"):
         read(f"{DENSE['names']}# so that nobody has read it")
-    assert visited == MOST_NODES + 1
+    assert visited == FEW_NODES + 1
 
 
 def test_a_long_script_is_not_parsed(parsed: list[int]) -> None:
