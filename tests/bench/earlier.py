@@ -12,13 +12,13 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from . import machine
 from .cockpits import LARGE, ROUNDS, key_times
 from .counting import watched
-from .figures import Row, Sample, ratio_row
+from .figures import Row, Sample, interval, ratio_row
 from .options import Effort
 from .place import NotReached, a_place
 from .terminal import Terminal
@@ -108,6 +108,13 @@ def compare(code: Path, nodes: int, effort: Effort) -> tuple[Measured, Measured]
     return ours, theirs
 
 
+def paired_row(what: str, ours: Sample, theirs: Sample) -> Row:
+    """A ratio with the confidence interval of the differences, turn by turn."""
+    low, high = interval([one - other for one, other in zip(ours.values, theirs.values, strict=True)])
+    row = ratio_row(what, ours, theirs, GOAL)
+    return replace(row, interval=(1 + low / theirs.median, 1 + high / theirs.median))
+
+
 def rows(effort: Effort) -> Iterator[Row]:
     """Eight ranks, and those of all nodes."""
     if not effort.before:
@@ -123,5 +130,6 @@ def rows(effort: Effort) -> Iterator[Row]:
                 ("first paint, CPU", "ms", ours.paints, theirs.paints),
                 ("key to another screen", "ms", ours.keys, theirs.keys),
             ):
-                pair = Sample(tuple(values), unit), Sample(tuple(before), unit)
-                yield ratio_row(f"{where}: {what}", *pair, GOAL)
+                yield paired_row(
+                    f"{where}: {what}", Sample(tuple(values), unit), Sample(tuple(before), unit)
+                )
