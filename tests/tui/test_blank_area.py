@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import scripted as play
 from conftest import Start
 from each import for_each
 from looks import LARGE, settled
@@ -60,3 +61,8 @@ async def test_a_large_screen_of_eight_gpus_is_used(rig: Start) -> None:
             assert share < (GOAL if layout == TRAIN else OTHERS[layout]), f"{layout}: {share:.1%} is blank"
             await it.press("Z")
             it.app.clear_messages()
+
+
+async def test_the_log_of_an_ended_run_gets_the_columns_that_its_lines_need(rig: Start) -> None:
+    async with settled(rig(play.failed()), LARGE) as it:
+        assert "NCCL INFO Init COMPLETE" in it.screen()

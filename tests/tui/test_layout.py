@@ -192,6 +192,12 @@ def test_the_rows_that_a_small_run_leaves_free_are_for_charts(log: int, width: i
     assert panes["log"].width == width
 
 
+@for_each("banner", [0, 2])
+def test_all_rows_of_a_node_are_on_a_middle_screen(banner: int) -> None:
+    panes = arrange(120, 40, OVERVIEW, RUNS["a node"], banner).panes
+    assert panes["gpus"].height == panes["ranks"].height == 8 + 1 + 2
+
+
 def test_ranks_over_time_on_a_middle_screen_where_there_is_room() -> None:
     assert "strip" in arrange(120, 40, OVERVIEW, RUNS["demo"]).panes
     crowded = arrange(120, 40, OVERVIEW, RUNS["four nodes"]).panes

@@ -452,12 +452,13 @@ def _left(left: Stack, wants: Wants, natural: bool) -> None:
     """GPUs and ranks; if rows are free also ranks × time and the card of the run."""
     ranks = min(wants.ranks, LEAST_RANKS + 3) + left.extra
     strip = _strip_height(left, wants, ranks) if natural else 0
+    below = max(ranks + strip, min(left.height * 3 // 5, wants.ranks + left.extra + strip))
     if wants.ended:
         left.add("ended", wants.end(left.inner), keep=ranks)
     elif wants.gpus:
-        left.add("gpus", wants.gpus, keep=max(ranks + strip, left.height * 3 // 5))
+        left.add("gpus", wants.gpus, keep=below)
     elif not wants.crowded:
-        left.add("map", wants.map(left.inner), keep=max(ranks + strip, left.height * 3 // 5))
+        left.add("map", wants.map(left.inner), keep=below)
     left.add("ranks", wants.ranks, keep=strip)
     if not natural:
         return

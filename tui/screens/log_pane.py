@@ -48,10 +48,14 @@ class LogPane(Pane):
         if self.frame is None:
             return
         current, old_rows = self.current, len(self.rows)
-        reshaped = self.laid_out.reshape(logs, self.frame.state, self.size.width, self.columns)
+        beside_bar = self.size.width - self.styles.scrollbar_size_vertical
+        reshaped = self.laid_out.reshape(logs, self.frame.state, self.size.width, beside_bar)
+        useful = self.laid_out.useful.columns
         changed = self.laid_out.update(logs, reshaped)
         if changed is None:
             return
+        if self.laid_out.useful.columns != useful:
+            self.call_next(self.app.publish)  # the panes are placed with each frame
         first, rows = changed
         self.rows[first:] = rows
         repaint = {self.cursor, *range(first, max(len(self.rows), old_rows))}
