@@ -262,6 +262,15 @@ async def test_rank_and_time_stay_when_the_log_is_scrolled_sideways(rig: Start) 
         assert log.left == 0, "a jump shows the line from its beginning"
 
 
+def wrapped_rows(it: Rig, text: str) -> list[str]:
+    """The rows of a line that begins with this text and ends with `end-of-line`, without columns and frame."""
+    lines = it.screen().splitlines()
+    first = next(at for at, line in enumerate(lines) if text[:5] in line)
+    last = next(at for at, line in enumerate(lines) if "end-of-line" in line)
+    edge = lines[first].index(text[:5])
+    return [line[edge:].rstrip("│ ▁▂▃▄▅▆▇█") for line in lines[first : last + 1]]
+
+
 @pytest.mark.parametrize(("text", "width"), [(LONG, 80), (WIDE, 121)], ids=["ascii", "wide"])
 async def test_wrapped_lines_are_whole_beside_the_scrollbar(rig: Start, text: str, width: int) -> None:
     async with shown(rig(play.running(), lines=200), width=width) as it:
@@ -272,17 +281,25 @@ async def test_wrapped_lines_are_whole_beside_the_scrollbar(rig: Start, text: st
         assert row_with(it, text[:5]).rstrip("│ ").endswith("…"), "nothing stands behind the scrollbar"
         await it.press("W")
         await it.until(lambda: "end-of-line" in it.screen())
-        lines = it.screen().splitlines()
-        first = next(at for at, line in enumerate(lines) if text[:5] in line)
-        last = next(at for at, line in enumerate(lines) if "end-of-line" in line)
-        edge = lines[first].index(text[:5])
-        inside = [line[edge:].rstrip("│ ▁▂▃▄▅▆▇█") for line in lines[first : last + 1]]
+        inside = wrapped_rows(it, text)
         assert "".join(inside).replace(" ", "") == text.replace(" ", "")
         await it.pilot.resize_terminal(width - 15, 30)
         await it.until(lambda: "end-of-line" in it.screen())
         lines = it.screen().splitlines()
         shown_rows = [line for line in lines if any(part in line for part in ("0123", "学習率"))]
         assert len(shown_rows) > len(inside) - 2
+
+
+async def test_wrapped_lines_are_whole_when_wrapping_makes_the_scrollbar_appear(rig: Start) -> None:
+    async with shown(rig(play.running(1), ranks=1, lines=16)) as it:
+        log = await opened(it, "step 15")
+        write(it, OUT, f"{LONG}\n")
+        await it.until(lambda: "begin 0123" in it.screen())
+        assert not log.show_vertical_scrollbar
+        await it.press("W")
+        await it.until(lambda: log.show_vertical_scrollbar and "end-of-line" in it.screen())
+        inside = wrapped_rows(it, LONG)
+        assert "".join(inside).replace(" ", "") == LONG.replace(" ", "")
 
 
 async def test_copied_lines_keep_their_rank_and_one_is_one_line(rig: Start, tmp_path: Path) -> None:

@@ -74,7 +74,10 @@ class LogLayout:
         self._folds.clear()
 
     def reshape(self, logs: LoadedLogs, state: RunState, width: int, columns: int) -> bool:
-        """Set the columns for a pane of this width with `columns` for rows. Return whether they changed."""
+        """Set the columns for a pane of this width. Return whether they changed.
+
+        Lines are wrapped to `columns`, which leave room for a scrollbar: wrapping may be what makes it appear.
+        """
         self.has_labels = logs.writers > 1
         times = self._time_column(logs, state, width)
         shape = (self._width_of_labels(names(state)), times, columns if self.wrap else 0)
