@@ -142,7 +142,7 @@ class Pulses:
                 if rank.phase is RankPhase.RUNNING and rank.pid is not None
             }
             pulses = await self.take(ranks)
-            self.shares.take(pulses)
+            self.shares.take(pulses, self._state.world_size)
             if pulses:
                 self._emit(PulseTick(pulses))
 

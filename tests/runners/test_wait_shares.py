@@ -15,6 +15,12 @@ COLLECTIVE = (
 WORK = (Site("/code/train.py", 12, "forward"), Site("/code/train.py", 40, "<module>"))
 
 
+BACKWARD = (
+    Site("/x/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward"),
+    Site("/code/train.py", 13, "<module>"),
+)
+
+
 def pulse(at: float, stack: tuple[Site, ...] = WORK, pid: int = 7, **more: object) -> Pulse:
     return structs.replace(Pulse(0, at, pid=pid, hook=True, torch=True, stack=stack, step=3), **more)
 
@@ -130,3 +136,79 @@ def test_before_the_first_step_only_a_wait_is_known() -> None:
     assert waited(pulse(100.0, step=None, groups=(ProcessGroup("0", enqueued=4),)), 5.0) == 0.0, (
         "no optimizer"
     )
+
+
+def in_backward(backend: str, completed: int, **more: object) -> Pulse:
+    """A rank of DDP in its backward pass, with one collective open unless `completed` is 9."""
+    groups = (ProcessGroup("0", enqueued=9, completed=completed, backend=backend),)
+    return pulse(100.0, BACKWARD, groups=groups, **{"call": "futex", **more})
+
+
+def test_a_wait_that_no_python_frame_shows_is_seen_or_unknown() -> None:
+    """DDP waits for gradients in C++: with gloo on the host, with NCCL on the GPU."""
+    assert waited(in_backward("gloo", 8), 5.0) == 1.0
+    assert waited(in_backward("gloo", 8, call=None), 5.0) == 0.0, "it computes"
+    assert waited(in_backward("gloo", 9), 5.0) == 0.0
+    assert waited(in_backward("nccl", 8), 5.0) is None
+    assert waited(in_backward("nccl", 9), 5.0) == 0.0
+    assert waited(in_backward("nccl2", -1), 5.0) is None, "torch does not record this backend"
+    assert waited(pulse(100.0, BACKWARD, call="futex"), 5.0) is None, "nothing is recorded"
+    assert waited(structs.replace(in_backward("nccl", 8), stack=WORK), 5.0) is None, (
+        "item() waits for the GPU"
+    )
+
+
+def test_a_share_is_unknown_if_many_pulses_are() -> None:
+    shares = WaitShares()
+    for number in range(12):
+        open_on_gpu = structs.replace(in_backward("nccl", 8), at=100.0 + 5 * number)
+        shares.take([open_on_gpu if number % 4 == 0 else pulse(100.0 + 5 * number)])
+    assert shares.percent(0, 7, 156.0) is None
+
+
+def with_calls(rank: int, at: float, late_s: float, kernel: bool) -> Pulse:
+    """A pulse after ten steps of 1 s with one all_reduce each, that rank 1 calls 600 ms after rank 0."""
+    first = round(at) - 9
+    calls = tuple(
+        Collective(
+            "0",
+            seq,
+            "all_reduce",
+            created=seq + 0.2 + (0.0 if kernel else late_s),
+            started=seq + 0.2 if kernel else None,
+            duration_ms=1000 * (0.61 - late_s) if kernel else None,
+            done=True,
+        )
+        for seq in range(first, first + 10)
+    )
+    backend = "nccl" if kernel else "gloo"
+    groups = (ProcessGroup("0", (0, 1), enqueued=first + 9, completed=first + 9, backend=backend),)
+    return Pulse(
+        rank,
+        at + 0.9,
+        pid=7,
+        hook=True,
+        torch=True,
+        stack=WORK,
+        step=round(at),
+        groups=groups,
+        recent=calls,
+    )
+
+
+@pytest.mark.parametrize("kernel", [False, True], ids=["gloo", "nccl"])
+def test_the_share_comes_from_the_times_of_the_collectives(kernel: bool) -> None:
+    """The early rank waits 600 ms in each step of 1 s, the late one not at all, whatever the stacks show."""
+    shares = WaitShares()
+    for number in range(6):
+        at = 100.0 + 10 * number
+        shares.take([with_calls(0, at, 0.0, kernel), with_calls(1, at, 0.6, kernel)], world=2)
+    assert shares.percent(0, 7, 152.0) == pytest.approx(60.0, abs=0.2)
+    assert shares.percent(1, 7, 152.0) == 0.0
+
+
+def test_without_the_ranks_of_other_nodes_the_stacks_count() -> None:
+    shares = WaitShares()
+    for number in range(6):
+        shares.take([with_calls(0, 100.0 + 10 * number, 0.0, False)], world=2)
+    assert shares.percent(0, 7, 152.0) == 0.0
