@@ -285,14 +285,21 @@ def _is_list(hint: Any) -> bool:
     return get_origin(hint) is tuple
 
 
-def launch_form(preset: str, given: Sequence[Field], typed: Typed) -> LaunchForm:
-    """Return the form to submit, with only the fields that exist. Raises RunError for an open quote."""
+def launch_form(
+    preset: str, given: Sequence[Field], typed: Typed, repeated: LaunchForm | None = None
+) -> LaunchForm:
+    """Return the form to submit, with only the fields that exist. Raises RunError for an open quote.
+
+    `repeated`: the form of the run whose command or task runs again.
+    """
     filled = {field.name: typed[field.name].strip() for field in given if typed.get(field.name, "").strip()}
     own = {name: filled[name] for name in _OWN if name in filled}
     overrides = [override(path, text) for path, text in _begun_with(SET, filled).items()]
     overrides += shell_words(filled.get(FURTHER.name, ""), FURTHER.label)
     return LaunchForm(
         preset=preset,
+        command=() if repeated is None else repeated.command,
+        task="" if repeated is None else repeated.task,
         overrides=tuple(overrides),
         nccl_presets=tuple(_begun_with(NAMED, filled)),
         options=_begun_with(OPTION, filled),

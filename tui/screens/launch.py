@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -157,10 +156,8 @@ class LaunchScreen(Screen[None]):
     @property
     def form(self) -> LaunchForm:
         """The current form. Raises RunError for an open quote."""
-        given, typed, repeated = self.form_view.fields, self.form_view.typed, self._repeated
-        if repeated is not None:
-            return replace(launch_form("", given, typed), command=repeated.command, task=repeated.task)
-        return launch_form(self.presets.current_name, given, typed)
+        preset = self.presets.current_name if self._repeated is None else ""
+        return launch_form(preset, self.form_view.fields, self.form_view.typed, self._repeated)
 
     def _open(self) -> None:
         """Show the fields of the selected preset if they are not shown yet, and compute its plan."""
