@@ -16,6 +16,9 @@ ROWS_PER_TICK, LEAST_ROWS_PER_TICK = 4, 3
 WORTH_CLIPPING = 1.5
 """Rare values are clipped if they would stretch the axis by more than this factor."""
 
+LARGEST = 1e300
+"""Values beyond it would overflow in the arithmetic of the axis."""
+
 LEAST_SHARE = 0.1
 """Minimum span of an axis that does not begin at 0, as a share of its largest absolute value."""
 
@@ -75,6 +78,7 @@ def _multiples(step: float, first: int, last: int) -> tuple[float, ...]:
 
 def round_axis(low: float, high: float, rows: int, *, binary: bool = False) -> Axis:
     """Return an axis whose edges are round values around `low` and `high`, with a label every few rows."""
+    low, high = (min(max(value, -LARGEST), LARGEST) for value in (low, high))
     most = max(1, round(rows / LEAST_ROWS_PER_TICK))
     if most == 1:
         return _tight_axis(low, high, binary=binary)
