@@ -220,7 +220,7 @@ def test_times_are_marked_shortened_and_blank_where_unknown(monkeypatch: pytest.
     assert clock.text(line("x", 0, T, True), None) == " 22:13:20"
     assert clock.text(line("x", 0), None) == " " * 9
     assert time_column("clock", 80, (T,)).text(line("x", 0, T), None) == "~22:13:20"
-    assert time_column("clock", 59, (T,)).width == 0, "no room: no times rather than a part of them"
+    assert time_column("clock", 47, (T,)).width == 0, "no room: no times rather than a part of them"
     assert TimeColumn("start", (T - 3661, T + 1)).text(line("x", 0, T), None).strip() == "~+1:01:01"
     assert TimeColumn("step").text(line("x", 0, T), line("y", 0, T - 1.5)).strip() == "~+1.5s"
     assert TimeColumn().width == 0
