@@ -51,7 +51,7 @@ _FAILED = (RankPhase.FAILED, RankPhase.KILLED, RankPhase.LOST)
 def stopping_after_failure(state: RunState, now: float) -> dict[int, Stopping]:
     """Return how long each node's launcher has been ending the ranks next to a failed one. `now`: unix time.
 
-    A launcher ends only the ranks of its own node. A managed command decides itself what it ends.
+    A launcher ends the ranks on its node only. A managed command decides which ranks it ends.
     """
     plan = state.plan
     if plan is None or plan.launcher != "torchrun" or state.phase.ended:
