@@ -62,9 +62,10 @@ def test_words_choose_gpus(words: str, gpus: list[int]) -> None:
 def test_reasons_of_lowered_clocks_are_words_of_the_filter_and_unknown_ones_match_nothing() -> None:
     mine, _ = gpu_rows(frame_of(play.running()))
     reasons = [None, (), ("idle",), ("power cap", "thermal (hardware)")]
-    rows = [
-        replace(row, gpu=replace(row.gpu, throttle=each)) for row, each in zip(mine, reasons, strict=False)
-    ]
+    rows = []
+    for row, each in zip(mine, reasons, strict=False):
+        assert row.gpu is not None
+        rows.append(replace(row, gpu=replace(row.gpu, throttle=each)))
     for words, gpus in (("throttle:thermal", [3]), ("!throttle:idle", [1, 3]), ("throttle!=idle", [1, 3])):
         assert [row.index for row in GPUS.fitting(rows, words)] == gpus, words
 

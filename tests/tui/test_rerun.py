@@ -120,7 +120,7 @@ async def test_e_on_a_run_of_a_command_opens_a_form_in_which_the_command_is_lock
         await it.press("ctrl+r")
         await it.until(lambda: "repeats a run without a preset" in it.screen())
         await it.press("ctrl+g")
-        assert it.app.screen is screen
+        assert isinstance(it.app.screen, LaunchScreen), "no guide"
         await it.until(lambda: screen.preview is not None)
         await it.press("enter", "y")
         await it.until(lambda: it.source.launched)
