@@ -247,10 +247,10 @@ def nccl_lines(rank: int, tcp: bool) -> str:
     address = f"eth0:10.0.0.{node + 1}<0>"
     if tcp:
         network, sends = "Socket", "[send] via NET/Socket/0"
-        found = ("NET/IB : No device found.", f"NET/Socket : Using [0]{address}")
+        found = ["NET/IB : No device found.", f"NET/Socket : Using [0]{address}"]
     else:
         network, sends = "IB", "[send] via NET/IB/0/GDRDMA"
-        found = (f"NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB {address}",)
+        found = [f"NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]; OOB {address}"]
     texts = (
         f"Bootstrap: Using {address}",
         "NCCL version 2.29.7+cuda13.0",
