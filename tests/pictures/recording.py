@@ -192,6 +192,9 @@ def main(names: list[str]) -> int:
         stage = Stage(gpus=0)
         try:
             written = play(stage)
+        except NotShown as error:
+            print(f"recording: {error}", file=sys.stderr)
+            return 1
         finally:
             stage.close()
         (TARGET / "hang.cast").write_text(cast(written), encoding="utf-8")
