@@ -130,15 +130,11 @@ class Output:
     def _go(self, x: int, y: int) -> None:
         """Move the cursor. Relative moves are not used from the last column, where terminals differ."""
         at, line = self._at
-        is_known = 0 <= at < self._width
-        if line == y:
-            move = _sideways(at, x) if is_known else f"\x1b[{x + 1}G"
-        elif is_known and at == x:
-            move = _vertically(y - line)
-        elif is_known and at == x + 1 and y == line + 1:  # a vertical line
-            move = "\x1b[B\b"
-        else:
-            move = f"\x1b[{y + 1};{x + 1}H" if x else f"\x1b[{y + 1}H"
+        move = f"\x1b[{y + 1};{x + 1}H" if x else f"\x1b[{y + 1}H"
+        if 0 <= at < self._width:
+            move = min(move, _vertically(y - line) + _sideways(at, x), key=len)
+        elif line == y:
+            move = f"\x1b[{x + 1}G"
         self._pieces.append(move)
 
     def use(self, ink: Ink) -> None:
@@ -189,6 +185,8 @@ def _ink_after_blanks(cells: Sequence[Cell], at: int) -> Ink:
 
 def _sideways(at: int, to: int) -> str:
     """Return the shortest move from one column to another."""
+    if at == to:
+        return ""
     if to == 0:
         return "\r"
     if at - 3 <= to < at:
@@ -200,5 +198,7 @@ def _sideways(at: int, to: int) -> str:
 
 def _vertically(lines: int) -> str:
     """Return the move by so many lines down, or up if negative."""
+    if not lines:
+        return ""
     number = "" if abs(lines) == 1 else abs(lines)
     return f"\x1b[{number}{'B' if lines > 0 else 'A'}"
