@@ -21,7 +21,7 @@ from distui.tui.rows.glyphs import row_width
 from distui.tui.rows.gpu_map import GpuMap, gpu_map
 from distui.tui.rows.list_filter import FilterError
 from distui.tui.rows.map_cells import map_nodes, map_scale
-from distui.tui.rows.map_filter import MAP
+from distui.tui.rows.map_filter import MAP, node_filter
 from distui.tui.rows.map_layout import Shape, grid_of
 from distui.tui.rows.map_metrics import METRICS
 
@@ -300,6 +300,31 @@ def test_a_filter_changes_neither_the_median_nor_the_scale() -> None:
     assert "esc removes the filter" in text_of(gpu_map(crowded(map_filter="node:zzz"), 118, 34).rows)
 
 
+def test_a_node_without_a_host_can_be_opened() -> None:
+    state = RunState().apply_all(several.stamped(crowd(128)))
+    for node in state.nodes.values():
+        node.host = ""
+    wanted = node_filter(Frame(state, LINK, play.NOW, play.NOW), 77)
+    made = gpu_map(Frame(state, LINK, play.NOW, play.NOW, ViewOptions(map_filter=wanted)), 118, 34)
+    assert [node.node.node for node in made.nodes] == [77]
+    assert made.title == 'GPU utilisation · /node="node 77": 8 GPUs'
+
+
+@for_each("text", ["node 77", "node:77"])
+def test_a_number_after_a_field_is_compared_whole(text: str) -> None:
+    made = gpu_map(crowded(map_filter=text), 118, 34)
+    assert [node.node.node for node in made.nodes] == [76]  # its name is c77; c177 and rank 77 do not match
+
+
+def test_nothing_is_unknown_before_the_first_state_has_come() -> None:
+    connecting = LinkStatus(LinkPhase.CONNECTING, play.NOW)
+    empty = gpu_map(Frame(RunState(), connecting, play.NOW, None), 118, 34)
+    assert text_of(empty.rows) == " connecting…"
+    state = RunState().apply_all(several.stamped(crowd(128)[:-1]))  # not yet CaughtUp
+    legend = line_of(gpu_map(Frame(state, connecting, play.NOW, play.NOW), 118, 34).rows[0])
+    assert "unknown" not in legend
+
+
 def test_a_wrong_field_is_one_sentence() -> None:
     with pytest.raises(FilterError, match=r"unknown field utl; did you mean util"):
         MAP.understood("utl<50")
@@ -314,8 +339,10 @@ async def test_arrows_and_enter_lead_to_the_node_and_to_the_log_of_the_rank(rig:
         await it.until(lambda: "12 % c2 g3 rank 11" in it.screen())
         await it.press("enter")
         await it.until(lambda: "/node=c2: 8 GPUs" in it.screen())
+        assert it.app.view.rank_filter == "node=c2"  # the table shows the ranks of the node, too
         await it.press("escape")
         await it.until(lambda: "/node=c2" not in it.screen())
+        assert not it.app.view.rank_filter
         await it.press("enter", "enter")
         await it.until(lambda: "rank 11" in it.screen() and "log ·" in it.screen())
 

@@ -21,6 +21,10 @@ from distui.tui.rows.tables import gpu_rows, rank_rows
     [
         ("rank:0-2", [0, 1, 2]),
         ("rank:0-1,7", [0, 1, 7]),
+        ("rank 2", [2]),
+        ("rank 0-1,7 !rank 1", [0, 7]),
+        ("node 1 rank>5", [6, 7]),
+        ("node:0", []),
         ("rank!=0-5", [6, 7]),
         ("util<50", [4, 7]),
         ("node:n001 rank>5", [6, 7]),

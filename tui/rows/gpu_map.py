@@ -89,9 +89,7 @@ def gpu_map(frame: Frame, width: int, height: int, cursor: Spot | None = None) -
     nodes = frame.once(matching_nodes)
     made = GpuMap(_metric_title(frame), nodes=nodes)
     if not nodes:
-        made.rows = [((" no rank has started yet", "dim"),)]
-        if frame.view.map_filter:
-            made.rows = [((" no GPU matches: esc removes the filter", "dim"),)]
+        made.rows = [((f" {_why_empty(frame)}", "dim"),)]
         return made
     scale = frame.once(map_scale)
     made.grid = grid_of(_shape(frame, nodes), width, height)
@@ -102,6 +100,14 @@ def gpu_map(frame: Frame, width: int, height: int, cursor: Spot | None = None) -
     beside = _beside(frame, made, scale, width - left, max(0, height - LEGEND))
     made.rows = [clip(_legend(frame, scale), width), *_joined(_map_rows(frame, made, scale), beside, left)]
     return made
+
+
+def _why_empty(frame: Frame) -> str:
+    if not frame.state.live:
+        return "connecting…"
+    if frame.view.map_filter:
+        return "no GPU matches: esc removes the filter"
+    return "no rank has started yet"
 
 
 def map_rows_wanted(frame: Frame, width: int) -> int:
@@ -173,10 +179,13 @@ def _legend(frame: Frame, scale: Scale) -> Row:
     nodes = frame.once(map_nodes)
     broken = sum(len(node.broken) for node in nodes)
     cells = sum(len(node.values) - len(node.others - node.broken.keys()) for node in nodes)
+    unknown = cells - broken - len(scale.values)
+    if not frame.state.live:
+        unknown = 0  # their samples are on the way
     for sample, count, words in (
         ((glyphs.height(50, plain), "outlier"), scale.count_far(), "far from it"),
         (BROKEN, broken, "broken"),
-        (UNKNOWN, cells - broken - len(scale.values), "unknown"),
+        (UNKNOWN, unknown, "unknown"),
     ):
         if count:
             row += [("  ", "text"), sample, (f" {count} {words}", "text")]

@@ -2,7 +2,7 @@
 
 An item must match all words of a filter. A word is text anywhere in an item, or FIELD, an operator and a value: `:`
 contains (with `*` or `?` a pattern), `=` and `!=`, `<` `<=` `>` `>=`, `A,B` either, `0-7` a range of numbers, a leading
-`!` negates. An unknown value matches neither a test nor its negation.
+`!` negates. `FIELD NUMBER` is `FIELD:NUMBER`. An unknown value matches neither a test nor its negation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FilterField(Struct, frozen=True):
     """A field that a word can test."""
 
     kind: str
-    """text, number, time (s), size (bytes) or percent."""
+    """text, host (a text whose numbers are compared whole), number, time (s), size (bytes) or percent."""
     read: Callable[[Any], tuple[Value, ...]]
     """Returns its values; () or (None,) if it is unknown."""
     example: str
@@ -57,6 +57,10 @@ _WANTS = {
 _WORD = re.compile(r"(?P<not>!?)(?P<field>[A-Za-z_]+)(?P<op>:|!=|<=|>=|=|<|>)(?P<value>.*)", re.DOTALL)
 _TOKEN = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*'|["'])+""")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
+_NUMBERS = re.compile(r"[0-9][0-9,-]*")
+_TEXTS = ("text", "host")
+_NUMBERED = (*_TEXTS, "number", "percent")
+"""Kinds of fields that `:` compares with a number."""
 
 Test = Callable[[Any], bool | None]
 """Returns whether an item matches; None if the value is unknown for that item."""
@@ -91,8 +95,8 @@ class FilterGrammar(Generic[T]):
     def understood(self, text: str) -> ListFilter[T]:
         """Parse a filter; an empty one matches every item. Raises FilterError."""
         tests, fields = list[Test](), set[str]()
-        for match in _TOKEN.finditer(text):
-            test, field = self._word(match[0], match.start() + 1)
+        for word, at in self._split(text):
+            test, field = self._word(word, at)
             tests.append(test)
             fields |= {field} if field else set()
         return ListFilter(tuple(tests), frozenset(fields))
@@ -105,11 +109,11 @@ class FilterGrammar(Generic[T]):
     def typed(self, text: str) -> ListFilter[T]:
         """Parse a filter; an invalid word counts as text, since the user may still be typing it."""
         tests = list[Test]()
-        for match in _TOKEN.finditer(text):
+        for word, at in self._split(text):
             try:
-                tests.append(self._word(match[0], 1)[0])
+                tests.append(self._word(word, at)[0])
             except FilterError:
-                tests.append(self._anywhere(match[0]))
+                tests.append(self._anywhere(word))
         return ListFilter(tuple(tests))
 
     def mistake(self, text: str) -> str:
@@ -123,6 +127,22 @@ class FilterGrammar(Generic[T]):
     def hint(self) -> str:
         """Return examples of words."""
         return " ".join(field.example for field in list(self.fields.values())[:4])
+
+    def _split(self, text: str) -> list[tuple[str, int]]:
+        """Return the words with their columns, from 1. A field's name and a number are one word, as in `node 77`."""
+        words = list[tuple[str, int]]()
+        for match in _TOKEN.finditer(text):
+            before = words[-1][0] if words else ""
+            if _NUMBERS.fullmatch(match[0]) and self._takes_number(before):
+                words[-1] = (f"{before}:{match[0]}", words[-1][1])
+            else:
+                words.append((match[0], match.start() + 1))
+        return words
+
+    def _takes_number(self, word: str) -> bool:
+        name = word.lower().removeprefix("!")
+        field = self.fields.get(self._aliases.get(name, name))
+        return field is not None and field.kind in _NUMBERED
 
     def _word(self, word: str, at: int) -> tuple[Test, str]:
         """Return a word's test, and the name of its field or "". `at` is its column, from 1. Raises FilterError."""
@@ -139,7 +159,7 @@ class FilterGrammar(Generic[T]):
         if field is None:
             hint = did_you_mean(name, self.fields) or f"there are {', '.join(self.fields)}"
             raise FilterError(f"the filter, column {at}: unknown field {quoted(name)}; {hint}")
-        made = _of_text if field.kind == "text" else _of_number
+        made = _of_text if field.kind in _TEXTS else _of_number
         test = made(name, field, split["op"], _unquoted(split["value"]), at + split.start("value"))
         return (_not(test) if split["not"] else test), name
 
@@ -176,7 +196,8 @@ def _of_text(name: str, field: FilterField, op: str, value: str, at: int) -> Tes
         texts = [str(text).lower() for text in values]
         if field.known:
             texts = [word for text in texts for word in text.split()]
-        hit = any(_fits_text(text, op, each) for text in texts or [""] for each in wanted)
+        fits = _fits_host if field.kind == "host" else _fits_text
+        hit = any(fits(text, op, each) for text in texts or [""] for each in wanted)
         return hit != (op == "!=")
 
     return test
@@ -194,6 +215,13 @@ def _fits_text(text: str, op: str, wanted: str) -> bool:
     if op != ":":
         return text == wanted
     return fnmatch.fnmatchcase(text, wanted) if re.search(r"[*?]", wanted) else wanted in text
+
+
+def _fits_host(text: str, op: str, wanted: str) -> bool:
+    """As `_fits_text`; a number does not match a part of a longer one: `node:7` is c7 and n007, not n77."""
+    if op == ":" and wanted.isdecimal():
+        return re.search(rf"(?<!\d)0*{wanted}(?!\d)", text) is not None
+    return _fits_text(text, op, wanted)
 
 
 def _of_number(name: str, field: FilterField, op: str, value: str, at: int) -> Test:

@@ -58,14 +58,14 @@ def _state(item: FilteredCell) -> tuple[Value, ...]:
 
 MAP: FilterGrammar[FilteredCell] = FilterGrammar(
     {
-        "node": FilterField("text", _node, "node:3*"),
+        "node": FilterField("host", _node, "node:3*"),
         "util": FilterField("percent", _gpu("util"), "util<50"),
         "rank": FilterField("number", _numbers, "rank:0-7"),
         "gpu": FilterField("number", _gpu("index"), "gpu:0-3"),
         "mem": FilterField("percent", _memory_percent, "mem>90"),
         "temp": FilterField("number", _gpu("temp_c"), "temp>80"),
         "power": FilterField("number", _gpu("power_w"), "power<300"),
-        "pace": FilterField("time", _ranks("step_s"), "pace>2s"),
+        "pace": FilterField("number", _ranks("step_s"), "pace>0.5"),
         "cpu": FilterField("percent", _ranks("cpu_percent"), "cpu<10"),
         "state": FilterField("text", _state, "state:failed"),
     },
@@ -91,4 +91,5 @@ def _with_hidden(frame: Frame, node: MapNode, name: str, wanted: ListFilter[Filt
 
 def node_filter(frame: Frame, node: int) -> str:
     """Return the filter that shows only one node."""
-    return f"node={name_of(frame.state, node)}"
+    name = name_of(frame.state, node)
+    return f'node="{name}"' if " " in name else f"node={name}"

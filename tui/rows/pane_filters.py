@@ -13,7 +13,7 @@ from ...runners.diagnosis.rank_activity import Now
 from ...runners.run.model import RankPhase
 from .columns import GpuRow, RankRow, TableRow
 from .findings import Item
-from .frame import Frame
+from .frame import Frame, ViewOptions
 from .list_filter import FilterField, FilterGrammar, Value
 from .map_filter import MAP
 
@@ -37,7 +37,7 @@ STATES = (*map(str, RankPhase), *(str(now) for now in Now if now is not Now.PHAS
 RANKS: FilterGrammar[RankRow] = FilterGrammar(
     {
         "rank": FilterField("number", lambda row: (row.rank.place.rank,), "rank:0-7"),
-        "node": FilterField("text", lambda row: (row.where,), "node:c1"),
+        "node": FilterField("host", lambda row: (row.where,), "node:c1"),
         "state": FilterField(
             "text", lambda row: (f"{row.rank.phase} {row.doing.now}",), "state:failed", STATES
         ),
@@ -67,7 +67,7 @@ GPUS: FilterGrammar[GpuRow] = FilterGrammar(
         "gpu": FilterField("number", lambda row: (row.index,), "gpu:0-3"),
         "util": FilterField("percent", _value("gpu", "util"), "util<50"),
         "rank": FilterField("number", lambda row: row.ranks, "rank:0-7"),
-        "node": FilterField("text", lambda row: (row.where,), "node:c1"),
+        "node": FilterField("host", lambda row: (row.where,), "node:c1"),
         "mem": FilterField("percent", _memory_percent, "mem>90"),
         "temp": FilterField("number", _value("gpu", "temp_c"), "temp>80"),
         "power": FilterField("number", _value("gpu", "power_w"), "power<300"),
@@ -122,6 +122,18 @@ PANE_FILTERS: dict[str, PaneFilter] = {
     "events": PaneFilter("event_filter", EVENTS),
 }
 """Filter per name of a pane."""
+
+
+def filter_changes(view: ViewOptions, pane: str, text: str) -> dict[str, str]:
+    """Return the changed fields of the view after another filter of a pane.
+
+    A filter of the map also filters the ranks, until the user filters them differently; removing either removes both.
+    """
+    changes = {PANE_FILTERS[pane].field: text}
+    has_one_filter = view.rank_filter == view.map_filter
+    if has_one_filter and (pane == "map" or (pane == "ranks" and not text)):
+        changes |= {PANE_FILTERS[each].field: text for each in ("map", "ranks")}
+    return changes
 
 
 def filter_note(frame: Frame, pane: str, shown: int, total: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..rows.pane_filters import PANE_FILTERS
+from ..rows.pane_filters import PANE_FILTERS, filter_changes
 from .cockpit import Cockpit
 from .prompts import FilterPrompt
 
@@ -48,4 +48,4 @@ class ListFilters:
         return text
 
     def _change(self, pane: str, text: str) -> None:
-        self._app.change_view(**{PANE_FILTERS[pane].field: text})
+        self._app.change_view(**filter_changes(self._app.view, pane, text))

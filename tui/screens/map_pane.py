@@ -19,6 +19,7 @@ from ..rows.gpu_map import GpuMap, Spot, gpu_map
 from ..rows.map_cells import cell_of
 from ..rows.map_filter import node_filter
 from ..rows.map_metrics import METRICS
+from ..rows.pane_filters import filter_changes
 from .panes import Pane
 
 
@@ -103,7 +104,8 @@ class MapPane(Pane):
         node = self._map.nodes[at]
         if len(self._map.nodes) > 1:
             self._spot = self._map.spot
-            self.app.change_view(map_filter=node_filter(self.frame, node.node.node))
+            wanted = node_filter(self.frame, node.node.node)
+            self.app.change_view(**filter_changes(self.app.view, "map", wanted))
             return
         ranks = cell_of(self.frame, node, cell).ranks if node.values else ()
         if ranks:
