@@ -210,14 +210,23 @@ class Look:
         *keys: str,
         sizes: Sequence[Size] = SIZES,
         first: Callable[[Rig], Awaitable[None]] | None = None,
+        resized: bool = False,
     ) -> None:
-        """Compare the screen after `first` and some keys, of an app of its own in each of these sizes."""
-        for size in sizes:
-            async with settled(make(), size) as it:
+        """Compare the screen after `first` and some keys in each of these sizes.
+
+        `resized`: one terminal takes all sizes, which costs a tenth of a start. Otherwise each size is a new app,
+        for screens that show where one came from: places of cursors and scrollbars, charts of the last two seconds.
+        """
+        starts = [[size] for size in sizes] if not resized else [list(sizes)]
+        for first_size, *others in starts:
+            async with settled(make(), first_size) as it:
                 if first is not None:
                     await first(it)
                 await it.press(*keys)
                 await self.take(it)
+                for size in others:
+                    await it.pilot.resize_terminal(*size)
+                    await self.take(it)
         self.compare()
 
     async def take(self, it: Rig, title: str = "") -> None:

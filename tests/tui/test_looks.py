@@ -98,7 +98,7 @@ async def test_a_restart_is_pending(look: Look, rig: Start) -> None:
 
 
 async def test_failed(look: Look, rig: Start) -> None:
-    await look(lambda: rig(play.failed()), sizes=[SMALL, MIDDLE])
+    await look(lambda: rig(play.failed()), sizes=[SMALL, MIDDLE], resized=True)
 
 
 async def test_finished(look: Look, rig: Start) -> None:
@@ -138,7 +138,7 @@ async def test_no_runs(look: Look, rig: Start) -> None:
 
 
 async def test_runs(look: Look, rig: Start) -> None:
-    await look(lambda: rig(runs=several_runs(), run=None))
+    await look(lambda: rig(runs=several_runs(), run=None), resized=True)
 
 
 async def test_a_search_of_runs(look: Look, rig: Start) -> None:

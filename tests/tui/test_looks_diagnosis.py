@@ -15,7 +15,7 @@ def found(rig: Start, **more: bool) -> Rig:
 
 
 async def test_findings(look: Look, rig: Start) -> None:
-    await look(lambda: found(rig), "i")
+    await look(lambda: found(rig), "i", resized=True)
 
 
 async def test_findings_in_ascii(look: Look, rig: Start) -> None:
@@ -44,7 +44,7 @@ async def test_where_the_ranks_are(look: Look, rig: Start) -> None:
 
 
 async def test_nccl(look: Look, rig: Start) -> None:
-    await look(lambda: rig(told.running(told.facts())), "5")
+    await look(lambda: rig(told.running(told.facts())), "5", resized=True)
 
 
 async def test_nccl_has_said_nothing(look: Look, rig: Start) -> None:
@@ -52,9 +52,10 @@ async def test_nccl_has_said_nothing(look: Look, rig: Start) -> None:
 
 
 async def test_nccl_on_nodes_that_differ(look: Look, rig: Start) -> None:
-    await look(
-        lambda: rig(nodes=told.on_nodes(told.uneven(), 2, *told.findings())), "5", sizes=[SMALL, LARGE]
-    )
+    def make() -> Rig:
+        return rig(nodes=told.on_nodes(told.uneven(), 2, *told.findings()))
+
+    await look(make, "5", sizes=[SMALL, LARGE], resized=True)
 
 
 async def test_nccl_in_ascii(look: Look, rig: Start) -> None:

@@ -60,7 +60,9 @@ async def test_form(look: Look, rig: Start) -> None:
 
 
 async def test_memory(look: Look, rig: Start) -> None:
-    await look(lambda: shelved(rig(play.running())), "f5", sizes=[MIDDLE, LARGE], first=filled)
+    await look(
+        lambda: shelved(rig(play.running())), "f5", sizes=[MIDDLE, LARGE], first=filled, resized=True
+    )
 
 
 async def test_memory_alone(look: Look, rig: Start) -> None:
@@ -84,7 +86,9 @@ async def test_memory_in_light(look: Look, rig: Start) -> None:
 
 
 async def test_lint(look: Look, rig: Start) -> None:
-    await look(lambda: shelved(rig(play.running())), "f4", sizes=[SMALL, MIDDLE], first=filled)
+    await look(
+        lambda: shelved(rig(play.running())), "f4", sizes=[SMALL, MIDDLE], first=filled, resized=True
+    )
 
 
 async def test_search(look: Look, rig: Start) -> None:

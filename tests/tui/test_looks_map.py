@@ -13,7 +13,7 @@ async def map_only(it: Rig) -> None:
 
 
 async def test_1024_gpus(look: Look, rig: Start) -> None:
-    await look(lambda: rig(nodes=crowd(128)), first=map_only)
+    await look(lambda: rig(nodes=crowd(128)), first=map_only, resized=True)
 
 
 async def test_overview_of_1024_gpus(look: Look, rig: Start) -> None:

@@ -62,7 +62,7 @@ def offered(it: Rig, candidates: list[Candidate] | str) -> Rig:
 
 
 async def test_launch_with_candidates(look: Look, rig: Start) -> None:
-    await look(lambda: offered(rig(play.running()), several.CANDIDATES), first=on_a_cloud)
+    await look(lambda: offered(rig(play.running()), several.CANDIDATES), first=on_a_cloud, resized=True)
 
 
 async def test_launch_without_skypilot(look: Look, rig: Start) -> None:
