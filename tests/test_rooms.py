@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 from each import for_each
 
+pytestmark = pytest.mark.xdist_group("rooms")
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
 TOP = {*ROOMS, "tests", "docs", "pyproject.toml", "Makefile"} | {
@@ -59,7 +61,7 @@ class Imports:
     """Those of them that wait until a function runs."""
 
 
-@functools.cache
+@functools.cache  # in one process: see pytestmark
 def imports(path: Path) -> Imports:
     found = Imports()
     for node, is_late in statements(parsed(path)):
