@@ -53,7 +53,10 @@ def filled_up(
 
 
 def widths(columns: Sequence[Column], width: int, sorted_by: str = "") -> list[int]:
-    """Return the width of each column: the minimum, for words more up to the maximum, and a share of what is left."""
+    """Return the width of each column.
+
+    Words get spare columns up to their maximum; all columns share the rest.
+    """
     out = [least(column, sorted_by) for column in columns]
     spare = width - 1 - sum(out) - GAP * len(out)
     for at, column in enumerate(columns):
