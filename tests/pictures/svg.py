@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from itertools import groupby
@@ -17,6 +18,9 @@ NAMED = {
     "black": "#484f58", "red": "#ff7b72", "green": "#3fb950", "brown": "#d29922", "blue": "#58a6ff",
     "magenta": "#bc8cff", "cyan": "#39c5cf", "white": "#c9d1d9",
 }  # fmt: skip
+NO_BREAK = "\u00a0"
+_SPACES = re.compile(" {2,}")
+"""Browsers no longer follow `xml:space`, and show these as one space."""
 LOWER = "▁▂▃▄▅▆▇█"
 """Filled from below, by eighths: drawn, because few fonts join them."""
 LEFT = "▏▎▍▌▋▊▉"
@@ -63,7 +67,7 @@ def draw(cells: Sequence[Sequence[Char]], title: str, paper: str | None = None) 
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" role="img">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{width:g}" height="{height}" rx="6" fill="{paper or PAPER}"/>',
-        f'<g transform="translate(8 8)" font-family="{FONTS}" font-size="{SIZE}" xml:space="preserve">',
+        f'<g transform="translate(8 8)" font-family="{FONTS}" font-size="{SIZE}">',
     ]
     for row, line in enumerate(cells):
         parts += _line(line, row * HEIGHT)
@@ -122,7 +126,8 @@ def _text(cells: list[tuple[int, str]], shown: Look, top: int) -> Iterator[str]:
     )
     style += ' text-decoration="underline"' * shown.underlined
     x, length = (cells[0][0] + lead) * WIDTH, len(said) * WIDTH
-    yield f'<text x="{x:g}" y="{top + 13}" textLength="{length:g}"{style}>{escape(said, quote=False)}</text>'
+    shown = _SPACES.sub(lambda found: NO_BREAK * len(found[0]), escape(said, quote=False))
+    yield f'<text x="{x:g}" y="{top + 13}" textLength="{length:g}"{style}>{shown}</text>'
 
 
 def _braille(cells: list[tuple[int, str]], ink: str, top: int) -> str:
