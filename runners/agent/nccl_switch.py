@@ -187,7 +187,12 @@ class NcclSwitch:
                 text = "; ".join(["", *silent])
             except HookError as error:
                 text = f" at the next start only: {error}"
-        self._run.emit(NcclChanged(level, "", still, True, f"NCCL_DEBUG is back at {level}{text}", None))
+        last = self._run.state.nccl
+        if last is not None and last.text.startswith(USES_GLOO):
+            back = f"{USES_GLOO}: c10d's logging is as before"
+        else:
+            back = f"NCCL_DEBUG is back at {level}"
+        self._run.emit(NcclChanged(level, "", still, True, f"{back}{text}", None))
 
     def _report(self, command: SetNccl, level: str, ranks: tuple[int, ...], live: bool, text: str) -> None:
         until = None if command.seconds is None else clock.now() + command.seconds

@@ -18,7 +18,7 @@ DEFAULTS = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_SUBSYS": DEFAULT_SUBSYS}
 """Values of variables that neither the plan nor a restart sets."""
 
 USES_GLOO = "the backend is gloo"
-"""The reason for a refusal."""
+"""The reason for a refusal, and the beginning of the report of a change."""
 
 
 def levels_at_start(plan_env: Mapping[str, str], attempts: Sequence[Attempt]) -> dict[str, str]:
@@ -110,7 +110,7 @@ def calls_nccl(backends: Iterable[str]) -> bool:
 def describe_reach(state: RunState, ranks: Iterable[int] = ()) -> str:
     """Return a sentence about how the change reaches each rank."""
     if uses_gloo(state):
-        return f"{USES_GLOO}, so NCCL_DEBUG has no effect"
+        return f"{USES_GLOO}: INFO and TRACE raise c10d's logging now; a lasting level is also kept for the next start"
     if not state.ranks:
         return "no rank has started yet"
     reached = reach(state, ranks)

@@ -453,7 +453,8 @@ def _command_received(state: RunState, at: Stamped, event: CommandReceived) -> N
 def _command_done(state: RunState, at: Stamped, event: CommandDone) -> None:
     if not state.of_part(at):
         state.open_commands.pop(event.id, None)
-    state.notice(at, event.text)
+    if state.nccl is None or event.text != state.nccl.text:  # the change was reported by its own event
+        state.notice(at, event.text)
 
 
 def _profile_armed(state: RunState, at: Stamped, event: ProfileArmed) -> None:
@@ -466,8 +467,10 @@ def _finding_raised(state: RunState, at: Stamped, event: FindingRaised) -> None:
     key = (finding.id, finding.rank, finding.node)
     if key not in state.findings and len(state.findings) >= MOST_FINDINGS:
         return
+    known = state.findings.get(key)
     state.findings[key] = finding
-    state.notice(at, finding.text)
+    if known is None or (known.since, known.severity) != (finding.since, finding.severity):
+        state.notice(at, finding.text, finding.since)
 
 
 def _finding_cleared(state: RunState, at: Stamped, event: FindingCleared) -> None:
@@ -757,10 +760,11 @@ class RunState:
         """Whether an event concerns one node's part of a merged run."""
         return self.merged and at.node != HUB
 
-    def notice(self, at: Stamped, text: str) -> None:
-        """Record a sentence for the user, with its host."""
+    def notice(self, at: Stamped, text: str, since: float | None = None) -> None:
+        """Record a sentence for the user, with its host; `since` is when the fact began, if not with the event."""
         who = self.nodes[at.node].host or f"node {at.node}" if self.of_part(at) else ""
-        self.notices.append((at.time, f"{who}: {text}" if who else text))
+        began = at.time if since is None else since
+        self.notices.append((began, f"{who}: {text}" if who else text))
         self.notice_count += 1
         del self.notices[:-200]
 

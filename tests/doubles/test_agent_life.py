@@ -211,6 +211,17 @@ async def test_a_rank_whose_hook_is_silent_is_named_and_the_others_answer() -> N
         assert "rank 1 did not answer within 15 s" in dumped.text
 
 
+async def test_under_gloo_a_limited_level_changes_and_restores_the_logging_of_c10d() -> None:
+    async with doubled() as (run, _):
+        await run.hooked()
+        done = await run.send(SetNccl("n", "INFO", seconds=30.0))
+        assert done.text.startswith("the backend is gloo: live: ")
+        assert "next start" not in done.text
+        await run.until(lambda state: state.nccl is not None and state.nccl.until is None)
+        texts = [event.text for event in run.all_of(NcclChanged)]
+        assert texts == [done.text, "the backend is gloo: c10d's logging is as before"]
+
+
 async def test_a_limited_nccl_level_goes_back_by_itself() -> None:
     async with doubled(LiveNccl) as (run, runners):
         await run.hooked()

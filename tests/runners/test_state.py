@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -126,6 +128,21 @@ def test_a_finding_is_known_by_id_rank_and_node() -> None:
     one, other = Finding("f", "warning", "a", rank=0), Finding("f", "warning", "b", rank=1)
     state = fold(FindingRaised(one), FindingRaised(other), FindingCleared("f", rank=0))
     assert list(state.findings.values()) == [other]
+
+
+def test_a_finding_that_is_reported_again_is_one_notice_of_the_time_since_when_it_holds() -> None:
+    slow = Finding("straggler", "warning", "rank 2 is slow", since=1.5)
+    again = dataclasses.replace(slow, text="rank 2 is slow; costs 60 %")
+    state = fold(*began(), FindingRaised(slow), FindingRaised(again))
+    assert [notice for notice in state.notices if "rank 2" in notice[1]] == [(1.5, "rank 2 is slow")]
+    worse = fold(*began(), FindingRaised(slow), FindingRaised(dataclasses.replace(slow, severity="error")))
+    assert sum("rank 2" in text for _, text in worse.notices) == 2
+
+
+def test_a_change_of_the_level_is_one_notice() -> None:
+    changed = NcclChanged("INFO", "", (0,), True, "NCCL_DEBUG=INFO live on rank 0")
+    state = fold(*began(), changed, CommandDone("n", True, changed.text))
+    assert sum("NCCL_DEBUG" in text for _, text in state.notices) == 1
 
 
 def test_a_live_level_is_on_the_ranks_it_names() -> None:

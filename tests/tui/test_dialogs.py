@@ -393,17 +393,24 @@ async def test_a_metric_that_this_run_lacks_can_be_removed(rig: Start) -> None:
         assert chosen == [("gpu.util",)]
 
 
-async def test_under_gloo_there_is_no_dialog(rig: Start) -> None:
+async def test_under_gloo_the_dialog_changes_the_logging_of_c10d(rig: Start) -> None:
     async with shown(rig([*play.running(2, gpu=False), *HOOKED], ranks=2)) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("d")
-        assert isinstance(it.app.screen, RunScreen)
-        await it.until(lambda: "backend is gloo" in it.told())
+        await it.until(lambda: "INFO and TRACE raise" in it.screen())
+        assert "restart of the worker group" not in it.screen()
+        assert "COLL" not in it.screen()
+        await it.press("right", "down", "right", "enter")
+        await it.until(lambda: "Set NCCL_DEBUG=" in it.screen())
+        assert "c10d's logging changes now" in it.screen()
+        assert "5 s, then back" in it.screen()
+        assert "kept for the next start" not in it.screen()
+        await it.press("escape")
         await it.press("colon", *"nccl INFO restart", "enter")
         await it.until(lambda: "a restart would change nothing" in it.told())
         assert isinstance(it.app.screen, RunScreen)
         await it.press("colon", *"nccl INFO", "enter")
-        assert "kept for the next start" in it.screen()
+        await it.until(lambda: "NCCL_DEBUG=INFO is kept for the next start" in it.screen())
 
 
 async def test_a_question_is_asked_again_where_the_world_has_changed(rig: Start) -> None:

@@ -330,7 +330,7 @@ def nccl(state: RunState, command: SetNccl, now: float) -> Confirmation:
         lines.append(_line("how", f"a restart of all {plural(len(state.ranks), 'rank')}", "warn"))
         lines += [*_silent(state), *_going_on(state, silent(state)), _lost(state, now), _ladder(state)]
     else:
-        lines += _live(state, ranks)
+        lines += _live(state, command, ranks)
     if command.seconds is not None:
         lines.append(_line("for", f"{command.seconds:g} s, then back"))
     title = f"Set NCCL_DEBUG={command.level} in {state.name}?"
@@ -339,13 +339,13 @@ def nccl(state: RunState, command: SetNccl, now: float) -> Confirmation:
     return _either(state, title, tuple(lines), "set it", command)
 
 
-def _live(state: RunState, ranks: list[int]) -> list[Row]:
+def _live(state: RunState, command: SetNccl, ranks: list[int]) -> list[Row]:
     """Return the effect of a change without a restart, and the ranks that it does not reach."""
     if uses_gloo(state):
-        return [
-            _line("how", f"{USES_GLOO}: kept for the next start", "warn"),
-            _line("", "the ranks go on; c10d's own logging changes now"),
-        ]
+        lines = [_line("how", f"{USES_GLOO}: c10d's logging changes now; the ranks go on", "warn")]
+        if command.seconds is None and not command.ranks:
+            lines.append(_line("", f"NCCL_DEBUG={command.level} is kept for the next start"))
+        return lines
     reached = reach(state, ranks)
     if reached.live_for_all:
         return [_line("how", "live: the ranks go on")]

@@ -10,7 +10,6 @@ class Situation(Struct, frozen=True):
 
     ended: bool
     in_past: bool
-    uses_gloo: bool
     has_map: bool
     """Whether the map of GPUs is on the screen."""
     has_time: bool
@@ -30,8 +29,6 @@ def idle_keys(now: Situation) -> frozenset[str]:
         idle |= {"stop", "nccl", "profile", "stacks"}
     elif now.in_past:
         idle |= {"restart", "stop", "nccl", "profile", "stacks"}
-    if now.uses_gloo:
-        idle.add("nccl")
     if not now.has_map:
         idle.add("metric")
     if not now.has_finding:

@@ -32,7 +32,9 @@ DERIVED = (
 def why_empty(state: RunState, reading: str = "") -> str:
     """Return why the screen is empty and what to do; `reading` is the current activity, if any."""
     if uses_gloo(state):
-        return "The backend is gloo: no NCCL data."
+        if state.phase.ended:
+            return "The backend is gloo: no NCCL data."
+        return "The backend is gloo: no NCCL data. d raises c10d's logging, whose lines are in the log (3)."
     if reading:
         return reading
     if launching(state) or not state.ranks:

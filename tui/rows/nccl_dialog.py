@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from statistics import median
 
 from msgspec import Struct, field
@@ -47,12 +47,14 @@ class Methods(Struct, frozen=True):
     live: bool
     text: str
     """One sentence for the dialog."""
+    restart: bool = True
+    """False if a restart would change nothing, because the ranks do not use NCCL."""
 
 
 def methods(state: RunState, ranks: tuple[int, ...] = ()) -> Methods:
     """Return live if some of these ranks support it, else a restart. () means all ranks."""
-    live = not uses_gloo(state) and reach(state, ranks).live_for_any
-    return Methods(live, describe_reach(state, ranks))
+    live = reach(state, ranks).live_for_any
+    return Methods(live, describe_reach(state, ranks), restart=not uses_gloo(state))
 
 
 class Disk(Struct, frozen=True):
@@ -110,8 +112,10 @@ def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
     ranks = tuple(sorted(marked & set(state.ranks)))
     changed = [state.ranks[number] for number in ranks or state.ranks]
     level = _single({rank.nccl_debug for rank in changed})
-    offered = subsystems(_single({rank.nccl_version for rank in changed if rank.nccl_version}))
     possible = methods(state, ranks)
+    offered: tuple[Subsystem, ...] = ()
+    if possible.restart:
+        offered = subsystems(_single({rank.nccl_version for rank in changed if rank.nccl_version}))
     nodes = Counter(rank.place.node for rank in changed)
     is_current = level in (*LEVELS, *LATER_LEVELS)
     active = _active_subsystems(state, level, set(ranks or state.ranks), offered)
@@ -119,7 +123,7 @@ def begin(state: RunState, marked: frozenset[int]) -> NcclForm:
         level=level if level is not None and is_current else "WARN",
         levels=_levels(level),
         is_current=is_current,
-        restart=not possible.live,
+        restart=possible.restart and not possible.live,
         chosen=active,
         suggests=not active,
         offered=offered,
@@ -191,7 +195,7 @@ def change(form: NcclForm, row: int, step: int) -> NcclForm:
     if row == 0:
         form = replace(form, level=following(form.levels, form.level, step))
     elif row == 2:
-        form = replace(form, restart=not (form.restart and form.methods.live))
+        form = replace(form, restart=form.methods.restart and not (form.restart and form.methods.live))
     elif row < _HEAD + len(form.offered):
         form = replace(form, chosen=form.chosen ^ {form.offered[row - _HEAD].name}, suggests=False)
     if form.suggests:
@@ -229,7 +233,11 @@ def form_rows(form: NcclForm, width: int) -> list[Row]:
     level = _choices([(name, name == form.level) for name in form.levels], width - _LABEL)
     spans = [("until changed" if end is None else f"{end:g} s", end == form.seconds) for end in SECONDS]
     how = [("live", not form.restart), ("restart", form.restart)]
-    chosen = _choices(how, width - _LABEL) if form.methods.live else "(x) restart of the worker group"
+    chosen = _choices(how, width - _LABEL)
+    if not form.methods.restart:
+        chosen = "(x) live"
+    elif not form.methods.live:
+        chosen = "(x) restart of the worker group"
     rows: list[Row] = [
         label_row("level", _LABEL, level),
         label_row("for", _LABEL, _choices(spans, width - _LABEL)),
@@ -246,6 +254,9 @@ def form_rows(form: NcclForm, width: int) -> list[Row]:
 
 def note_rows(form: NcclForm, width: int) -> list[Row]:
     """Return the notes below the choices: ranks that obey, log volume, disk, end."""
+    if not form.methods.restart:
+        after = "when you change it" if form.seconds is None else f"after {form.seconds:g} s"
+        return _labelled_notes((("gloo", form.methods.text), ("ends", after)), width)
     each = USUAL if form.rate is None else max(form.rate, 0.1)
     rate = flood_rate(form.level, form.subsys, each, form.most_on_a_node)
     notes = (
@@ -254,6 +265,10 @@ def note_rows(form: NcclForm, width: int) -> list[Row]:
         ("disk", _room(form, rate)),
         ("ends", _ends(form)),
     )
+    return _labelled_notes(notes, width)
+
+
+def _labelled_notes(notes: Iterable[tuple[str, str]], width: int) -> list[Row]:
     return [row for label, text in notes for row in labelled((fit(label, 7), "dim"), text, width, "dim")]
 
 

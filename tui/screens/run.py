@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import actions, on
@@ -13,7 +14,6 @@ from textual.events import Resize
 from textual.screen import Screen
 from textual.widget import Widget
 
-from ...runners.run.nccl_reach import uses_gloo
 from ..background import background
 from ..keys import bindings, name_of
 from ..open_run import OpenRun
@@ -90,6 +90,8 @@ class RunScreen(Screen[None]):
         self.placing = False
         """Whether the layout of the panes is changing."""
         self._shared: Arrangement | None = None
+        self._displaced: tuple[Widget, Widget] | None = None
+        """The pane that lost the focus because a layout has no room for it, and the pane that got it."""
 
     @property
     def panes(self) -> dict[str, Widget]:
@@ -186,8 +188,21 @@ class RunScreen(Screen[None]):
         self.query_one("#body").display = not shared.small
         self.ranks.beside_gpus = "gpus" in shared.panes
         place(self.panes, shared.panes)
-        if self.focused is None or not self.focused.display:
-            self.set_focus(self._focus_target(shared.main))
+        self._keep_focus([shared.main, *shared.panes])
+
+    def _keep_focus(self, panes: Sequence[str]) -> None:
+        """Move the focus from a hidden pane to the first visible one of these, and back when it is visible again."""
+        focused = self.focused
+        targets = [self._focus_target(pane) for pane in panes]
+        target = next((widget for widget in targets if widget.display), targets[0])
+        if focused is None or not focused.display:
+            self._displaced = (focused, target) if focused is not None else None
+            self.set_focus(target)
+        elif self._displaced is not None and self._displaced[0].display:
+            before, substitute = self._displaced
+            self._displaced = None
+            if focused is substitute:
+                self.set_focus(before)
 
     def _focus_target(self, pane: str) -> Widget:
         """Return the widget that receives the keys of a pane."""
@@ -209,7 +224,6 @@ class RunScreen(Screen[None]):
         situation = Situation(
             ended=state.phase.ended,
             in_past=self.run.travel.at is not None,
-            uses_gloo=uses_gloo(state),
             has_map=self.map.display,
             has_time=self.events.current is not None,
             has_finding=self.findings.current is not None,
@@ -294,8 +308,11 @@ class RunScreen(Screen[None]):
 
     def show_pane(self, pane: str) -> None:
         self.run.travel.try_again()
+        self._displaced = None
         self.app.change_view(pane=pane, maximised="")
-        self.set_focus(self._focus_target(pane))  # `focus` would wait, and the frames would be painted twice
+        self.set_focus(
+            self._focus_target(pane)
+        )  # `focus` would wait, and the frames would be painted twice
 
     def action_back(self) -> None:
         """Undo the newest of: the crosshair, a time in the past, an opened line, a filter, one rank's log, a pane."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 
 from ...runners.run.commands import Dump, Profile, Restart, Stop
-from ...runners.run.nccl_reach import USES_GLOO, uses_gloo
 from ...runners.run.wire.client import new_id
 from ..background import background
 from ..lending import lend, shell_argv
@@ -49,13 +48,6 @@ class RunKeys:
         """Open the NCCL_DEBUG dialog."""
         if not self._may("nccl", "launch it again to change anything"):
             return
-        if uses_gloo(self._run.state):
-            text = (
-                f"{USES_GLOO}, so NCCL_DEBUG has no effect; `:nccl INFO` applies it at the next restart, "
-                "and raises c10d's logging now"
-            )
-            self._app.notify(text, severity="warning")
-            return
         view = self._app.view
         dialog = NcclScreen(lambda: self._run.state, view.marked, new_id())
         self._app.push_screen(dialog, lambda command: self._commands.ask(command) if command else None)
@@ -65,6 +57,10 @@ class RunKeys:
     def action_at(self, typed: str) -> None:
         """Show the typed moment."""
         self._run.travel.go_to(typed)
+
+    def action_back(self, seconds: float) -> None:
+        """Go back in time from the shown moment, or forward if the seconds are negative."""
+        self._run.travel.step(-seconds)
 
     def action_live(self) -> None:
         self._run.travel.live()
