@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.removal import leftovers
+from distui.runners.removal import leftovers, run_removal
 from distui.runners.removal.leftovers import PLACES
 from distui.runners.run.wire.ssh import Way
 
@@ -77,7 +77,8 @@ def test_it_lists_and_removes_what_distui_made(world: World) -> None:
     assert "completion" in (world.root / ".bashrc").read_text()
 
 
-def test_a_live_run_refuses(world: World) -> None:
+def test_a_live_run_refuses(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_removal, "LEAVING_S", -1.0)  # the process with the lock will not exit
     furnished(world)
     (run,) = world.runs.glob("*-night-*")
     with (run / "runner.lock").open("w") as lock:
