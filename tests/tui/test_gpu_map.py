@@ -347,18 +347,7 @@ async def test_arrows_and_enter_lead_to_the_node_and_to_the_log_of_the_rank(rig:
         await it.until(lambda: "rank 11" in it.screen() and "log ·" in it.screen())
 
 
-async def test_slash_filters_the_map_and_m_switches_its_metric(rig: Start) -> None:
-    async with shown(rig(nodes=crowd(128))) as it:
-        await it.until(lambda: "RUNNING" in it.screen())
-        it.app.change_view(maximised="map")
-        await it.until(lambda: "93 % c1 g0 rank 0" in it.screen())
-        await it.press("m")
-        await it.until(lambda: "GPU memory" in it.screen())
-        await it.press("slash", *"util<50", "enter")
-        await it.until(lambda: "/util<50: 4 GPUs" in it.screen())
-
-
-async def test_a_click_selects_a_cell_and_a_second_one_opens_its_node(rig: Start) -> None:
+async def test_clicks_open_a_node_m_switches_the_metric_and_slash_filters(rig: Start) -> None:
     async with shown(rig(nodes=crowd(128))) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         it.app.change_view(maximised="map")
@@ -367,3 +356,9 @@ async def test_a_click_selects_a_cell_and_a_second_one_opens_its_node(rig: Start
         await it.until(lambda: "12 % c2 g3 rank 11" in it.screen())
         await it.pilot.click("#map", offset=(3, 3))
         await it.until(lambda: "/node=c2: 8 GPUs" in it.screen())
+        await it.press("escape")
+        await it.until(lambda: "/node=c2" not in it.screen())
+        await it.press("m")
+        await it.until(lambda: "GPU memory" in it.screen())
+        await it.press("slash", *"util<50", "enter")
+        await it.until(lambda: "/util<50: 4 GPUs" in it.screen())
