@@ -6,6 +6,7 @@ and from a wheel under each Python that is here.
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -15,9 +16,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import pyte
 import pytest
 from matrix.environments import NotHereError, interpreter
 from patience import HANG_S
+from pictures.terminal import cut, new_screen
 from test_packaging import build
 
 from distui.runners.run.commands import Restart
@@ -30,7 +33,14 @@ from .screen import Screen
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 INSTALL = (ROOT / "docs" / "install.md").read_text()
-SPANS = {"distui demo --hang", "distui help", "make pictures", "pip install .", ". .venv/bin/activate"}
+RECORDING = ROOT / "docs" / "pictures" / "hang.cast"
+SPANS = {
+    "distui demo --hang-after 4",
+    "distui help",
+    "make pictures",
+    "pip install .",
+    ". .venv/bin/activate",
+}
 """Between backquotes in README's text."""
 SCREENS = ("distui launch ", "distui attach")
 
@@ -65,10 +75,48 @@ def test_the_install_page_has_the_same_first_run() -> None:
 
 def test_every_option_exists() -> None:
     removal = [line for line in block(INSTALL, "Remove") if line.startswith("distui")]
-    for text in [*FIRST_RUN, *removal, "distui demo --hang"]:
+    for text in [*FIRST_RUN, *removal, "distui demo --hang-after 4"]:
         words, rest = split_rest(shlex.split(text.partition(" >")[0])[1:])
         options = parser().parse_args(words)
         assert rest is None or (options.declaration and options.declaration.has_command), text
+
+
+def first_seen(
+    events: list[tuple[float, str, str]], size: tuple[int, int], texts: tuple[str, ...]
+) -> list[float]:
+    """Return the seconds after which the screen showed each text, the next one not before the one in front of it."""
+    screen = new_screen(*size)
+    stream, held, left, found = pyte.Stream(screen), "", list(texts), []
+    for at, _, written in events:
+        text, held = cut(held + written)
+        stream.feed(text)
+        while left and left[0] in "\n".join(screen.display):
+            left.pop(0)
+            found.append(at)
+    assert not left, f"never shown: {left}"
+    return found
+
+
+def test_the_recording_is_twenty_seconds_of_its_command() -> None:
+    head, *events = map(json.loads, RECORDING.read_text().splitlines())
+    assert f"`{head['command']}`" in README
+    assert 19.5 <= events[-1][0] <= 20.5
+    assert "\ufffd" not in "".join(written for _, _, written in events)
+    verdict = "rank 5 on sim-1 is blocked at checkpoint.py:47 wait_for_upload"
+    story = (
+        "ms/step",
+        "no step",
+        verdict,
+        "Stacks of 16 ranks",
+        "Restart 16 ranks",
+        "attempt 2",
+        "ms/step",
+    )
+    trains, hangs, named, *_ = first_seen(events, (head["width"], head["height"]), story)
+    assert trains < 4
+    assert 4 < hangs < 9
+    assert 14 < named < 16
+    assert RECORDING.with_suffix(".gif").stat().st_size <= 1_500_000
 
 
 def test_the_cockpits_own_command_is_what_the_shells_does() -> None:
