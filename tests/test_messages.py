@@ -15,6 +15,8 @@ from test_rooms import BANNED_PHRASES, name, parsed, sources
 from distui.presets.sanitize import OPENERS
 from distui.tui.cli import parser
 
+pytestmark = pytest.mark.xdist_group("messages")  # one process parses all modules
+
 
 @dataclass(frozen=True)
 class Message:

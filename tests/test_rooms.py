@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from each import for_each
 
-pytestmark = pytest.mark.xdist_group("rooms")
+pytestmark = pytest.mark.xdist_group("rooms")  # one process parses all modules
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("presets", "runners", "tui")
@@ -61,7 +61,7 @@ class Imports:
     """Those of them that wait until a function runs."""
 
 
-@functools.cache  # in one process: see pytestmark
+@functools.cache
 def imports(path: Path) -> Imports:
     found = Imports()
     for node, is_late in statements(parsed(path)):
