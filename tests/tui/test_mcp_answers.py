@@ -27,7 +27,7 @@ from distui.tui.mcp.tool_server import Gathered
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=300),
     lambda inner: st.lists(inner, max_size=40) | st.dictionaries(st.text(max_size=8), inner, max_size=40),
-    max_leaves=200,
+    max_leaves=60,
 )
 
 
