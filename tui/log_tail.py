@@ -77,7 +77,7 @@ class LogTail(LoadedLogs):
         await self._more_in_front(ENOUGH)
 
     async def begin_at(self, jump: Jump) -> None:
-        """Load the files from their beginning, from a time, or around a line.
+        """Load the files from their beginning, from a time, or around a time or a line.
 
         `problem` is set for a file that does not support the jump.
         """
@@ -89,7 +89,7 @@ class LogTail(LoadedLogs):
             has_time = jump.at > self._begin_of(number)
             asks = [self._around(jump, ask, has_time) for ask in asks]
         await self._begin_with(asks)
-        if jump.file:
+        if jump.file or jump.ends:
             await self._more_in_front(len(self.lines) + ENOUGH // 2)
 
     def _attempt_at(self, jump: Jump) -> int:

@@ -198,7 +198,7 @@ async def test_enter_on_a_line_opens_the_ranks_own_log_there_and_escape_leads_ba
     async with shown(rig(play.running())) as it:
         log = await opened(it)
         await it.press("up", "up", "enter")
-        await it.until(lambda: log.selection.rank == 0 and "AT" in str(log.border_title))
+        await it.until(lambda: log.selection.rank == 0 and "f follows" in str(log.border_title))
         assert "[3 Logs]" in it.screen()
         assert "step 27 " in row_with(it, "›")
         await it.press("enter")
@@ -213,6 +213,50 @@ async def test_enter_on_a_line_opens_the_ranks_own_log_there_and_escape_leads_ba
         await it.until(lambda: log.follow and "[3 Logs]" in it.screen())
         await it.press("escape")
         await it.until(lambda: "[1 Overview]" in it.screen())
+
+
+def stamp_lines(it: Rig, name: str) -> None:
+    """The agent has read one line of a file per second since the run began."""
+    path, at = it.run_dir / name, 0
+    dates = []
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True)):
+        at += len(line)
+        dates.append((at, play.BEGAN + number))
+    times = it.run_dir / line_times.FOLDER / name
+    times.parent.mkdir(parents=True, exist_ok=True)
+    times.write_bytes(line_times.packed(dates))
+
+
+def newest_step(it: Rig) -> str:
+    """The step of the last visible line of the log, or ""."""
+    steps = [line.split("step ")[1].split()[0] for line in it.screen().splitlines() if " loss " in line]
+    return steps[-1] if steps else ""
+
+
+async def test_the_log_of_a_past_moment_ends_at_that_moment(rig: Start) -> None:
+    it = rig(play.running(1), ranks=1, lines=120)
+    stamp_lines(it, OUT)
+    async with shown(it):
+        log = await opened(it, "step 119")
+        log.select(Selection(rank=0, stream="out"))
+        await it.until(lambda: "step 119" in it.screen())
+        it.run.travel.go_to("22:14:40")
+        await it.until(lambda: "PAST 22:14:40" in it.screen() and newest_step(it) == "79")
+        assert "log · rank 0 · out · PAST 22:14:40" in it.screen()
+        await it.press("G", "down", "f")
+        assert newest_step(it) == "79", "no key leads to the future"
+        await it.press("g")
+        await it.until(lambda: "step 0 " in it.screen() and "f returns to 22:14:40" in it.screen())
+        for _ in range(8):
+            await it.press("pagedown")
+        await it.until(lambda: newest_step(it) == "79")
+        await it.press("slash", *"step 7", "enter")
+        await it.until(lambda: newest_step(it) == "79" and "step 7 " in it.screen())
+        log.select(Selection(rank=0, stream="out"))
+        it.run.travel.go_to("start")
+        await it.until(lambda: "PAST 22:13:20" in it.screen() and " loss " not in it.screen())
+        it.run.travel.live()
+        await it.until(lambda: "FOLLOW" in it.screen() and newest_step(it) == "119")
 
 
 class Late(play.ScriptedLink):
@@ -238,9 +282,9 @@ async def test_the_end_comes_whole_for_who_leaves_the_past_before_its_lines_came
         log = await opened(it)
         log.select(Selection(rank=0, stream="out"))
         it.run.travel.step(-60)
-        await it.until(lambda: not log.follow)
+        await it.until(lambda: "PAST" in str(log.border_title))
         it.run.travel.live()
-        await it.until(lambda: log.follow)
+        await it.until(lambda: "FOLLOW" in str(log.border_title))
         link.gate.set()
         await it.until(lambda: log.feed.logs is not None and "step 29" in it.screen())
         assert "step 27" in it.screen(), "not only what was written since that moment"

@@ -162,5 +162,7 @@ class Jump(Struct, frozen=True):
 
     at: float = 0.0
     """Unix seconds; 0.0 if unknown."""
+    ends: bool = False
+    """Whether the lines before `at` are wanted, those of a moment in the past."""
     file: str = ""
     offset: int = 0

@@ -176,18 +176,26 @@ class LogFeed:
 
     async def _load(self, logs: LogTail | LogFilter) -> bool:
         """Load the lines that the pane's position needs; return whether to show them immediately."""
-        pane = self._pane
-        if isinstance(logs, LogFilter) or pane.follow:
+        pane, in_past = self._pane, self._pane.laid_out.until is not None
+        if isinstance(logs, LogFilter) or (pane.follow and not in_past):
             return await self._follow(logs)
         if pane.cursor <= 1 and not logs.beginning:
             return await logs.earlier() > 0
-        if pane.cursor < len(pane.rows) - pane.shown:
+        if pane.cursor < len(pane.rows) - pane.shown or self._reaches_the_moment(logs):
+            self._behind = False
             return False
         if logs.at_end:
             return await self._follow(logs)
         await logs.later()
         self._behind = False
         return True
+
+    def _reaches_the_moment(self, logs: LogTail) -> bool:
+        """Whether later lines are after the shown moment in the past."""
+        until = self._pane.laid_out.until
+        if until is None:
+            return False
+        return not logs.behind or bool(logs.lines and logs.lines[-1].key[0] > until)
 
     async def _follow(self, logs: LogTail | LogFilter) -> bool:
         """Load new lines; return whether to show them immediately."""

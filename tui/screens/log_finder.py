@@ -114,13 +114,18 @@ class LineFinder:
         if tail is None:
             return None
         for before in (up, not up):
-            hit = await tail.find(pattern, wanted, before, progress, up)
+            hit = await tail.find(pattern, self._by_then(wanted), before, progress, up)
             if tail is not self._feed.tail:
                 return Reached.AHEAD  # another choice is shown by now
             if hit is not None:
                 self._feed.go_to_line(hit)
                 return Reached.AHEAD if before == up else Reached.AROUND
         return None
+
+    def _by_then(self, wanted: Wanted) -> Wanted:
+        """Return a condition that also excludes lines after the shown moment in the past."""
+        until = self._pane.laid_out.until
+        return wanted if until is None else lambda line: line.key[0] <= until and wanted(line)
 
     @property
     def _here(self) -> int:

@@ -47,6 +47,8 @@ class LogLayout:
         self.wrap = False
         self.fold = True
         self.marks: set[Mark] = set()
+        self.until: float | None = None
+        """Unix time of the shown moment in the past, after which no line is shown; None for live."""
         self.rules: list[LogLine] = []
         """Rules that the user drew between lines."""
         self.hits: re.Pattern[str] | None = None
@@ -106,10 +108,11 @@ class LogLayout:
         lines = list(logs.lines)
         for rule in self.rules:
             lines.insert(bisect_left(lines, rule.key, key=lambda line: line.key), rule)
+        lines = self._shown(lines)
         if self.fold:
             lines = folded(lines, self._folds)
         self._ordered = len(lines)
-        lines += [line for _, line in sorted(logs.unfinished.items())]
+        lines += self._shown([line for _, line in sorted(logs.unfinished.items())])
         same = 0 if whole else common(self.lines, lines)
         if not whole and same == len(lines) == len(self.lines):
             return None
@@ -124,6 +127,11 @@ class LogLayout:
         if not self.wrap:
             self.useful.add(map(row_width, rows))
         return first, rows
+
+    def _shown(self, lines: list[LogLine]) -> list[LogLine]:
+        """Return the lines that were written by the shown moment."""
+        until = self.until
+        return lines if until is None else [line for line in lines if line.key[0] <= until]
 
     def rows_of(self, index: int) -> list[Row]:
         """Build the rows of a line."""

@@ -93,6 +93,9 @@ class LogPane(Pane):
 
     def land(self, jump: Jump) -> None:
         """Move the cursor to the place of a jump."""
+        if jump.ends:
+            self.to_last_row()
+            return
         lines = self.laid_out.lines
         reached = (line.key[0] >= jump.at for line in lines)
         if jump.file:

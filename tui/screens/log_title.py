@@ -66,9 +66,10 @@ class LogTitle:
 
     @property
     def _position(self) -> str:
-        """FOLLOW if the pane follows the end, else the time of the current line and the key that follows."""
+        """The end that the pane stays at, else the time of the current line and the key that leads to the end."""
+        past, line = self._pane.laid_out.until, self._pane.current
+        end = "FOLLOW" if past is None else f"PAST {time_of_day(past)}"
         if self._pane.follow:
-            return "FOLLOW"
-        line = self._pane.current
-        when = time_of_day(line.at) if line is not None and line.at else "line"
-        return f"AT {when}, f follows"
+            return end
+        here = f"AT {time_of_day(line.at)}, " if line is not None and line.at else ""
+        return here + ("f follows" if past is None else f"f returns to {time_of_day(past)}")

@@ -39,8 +39,6 @@ class LogView(LogPane):
         self.finder = LineFinder(self, self.feed)
         self.title = LogTitle(self, self.feed)
         self._growth = grown
-        self._past: float | None = None
-        """The past moment that the pane shows; None for live."""
 
     def on_mount(self) -> None:
         self._growth.subscribe(self, lambda _: self.feed.wake(), immediate=True)
@@ -55,7 +53,7 @@ class LogView(LogPane):
             self.laid_out.hits = re.compile(smart_case(pattern)) if pattern else None
             self.laid_out.marks.clear()
             self.left = 0
-            self.feed.restart()
+            self.feed.restart(self._moment)
 
     def show(self, frame: Frame) -> None:
         self.frame = frame
@@ -64,28 +62,37 @@ class LogView(LogPane):
         self.feed.show_fresh()
         self.name_it()
 
+    @property
+    def _moment(self) -> Jump | None:
+        """The place of the shown moment in the past; None for live."""
+        until = self.laid_out.until
+        return None if until is None else Jump(at=until, ends=True)
+
     def _go_with(self, frame: Frame) -> None:
         """Follow the cockpit to its moment in the past, and back to the end."""
         past = frame.moment.at if frame.moment is not None else None
-        if past == self._past:
-            return
-        self._past = past
-        if past is None:
+        if past != self.laid_out.until:
+            self.laid_out.until = past
+            self.feed.lay_out()
             self.set_follow(True)
-        else:
-            self.go_to_time(past)
 
     def set_follow(self, on: bool) -> None:
-        """Follow the end, or stay at the current line."""
+        """Stay at the end of the log, in the past at that of the shown moment; or stay at the current line."""
         self.follow = on
         if on:
-            tail = self.feed.tail
-            if self.feed.jump is not None or (tail is not None and (not tail.at_end or tail.far_behind)):
-                self.feed.restart()
+            if self._is_elsewhere():
+                self.feed.restart(self._moment)
             self.feed.ask()
             self.to_last_row()
             self.refresh()
         self.name_it()
+
+    def _is_elsewhere(self) -> bool:
+        """Whether the loaded lines do not reach the end to stay at."""
+        tail = self.feed.tail
+        if self.laid_out.until is not None:
+            return self.feed.jump != self._moment and not self.selection.filters
+        return self.feed.jump is not None or (tail is not None and (not tail.at_end or tail.far_behind))
 
     def go_to_time(self, at: float) -> None:
         """Move to the first line at this Unix time, and stay there."""
