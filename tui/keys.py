@@ -24,6 +24,8 @@ class Action(Struct, frozen=True):
     """Verb and noun, for help, palette and documentation."""
     scope: str
     """The scope of its key: one of SCOPES."""
+    also: str = ""
+    """Other words by which a search finds it."""
     footer: str = ""
     """Word in the footer; "" hides it there."""
     panes: tuple[str, ...] = ()

@@ -593,7 +593,7 @@ async def test_help_begins_with_the_focused_pane_and_filters(rig: Start) -> None
         assert places == sorted(places)
         await it.press(*"travel")
         await it.until(lambda: "This pane: Log" not in it.screen())
-        assert "Travel forward" in it.screen()
+        assert "Go forward in time" in it.screen()
         await it.press("escape")
         await it.until(lambda: "This pane: Log" in it.screen())
         await it.press("escape")

@@ -26,8 +26,8 @@ def test_ids_are_unique_and_every_scope_has_a_heading() -> None:
 
 
 def test_idle_keys_are_keys() -> None:
-    nothing = Situation(False, True, True, False, False, False, False, 0, False)
-    ended = Situation(True, False, True, False, False, False, False, 0, False)
+    nothing = Situation(False, True, False, False, False, False, 0, False)
+    ended = Situation(True, False, False, False, False, False, 0, False)
     assert idle_keys(nothing) | idle_keys(ended) <= {action.id for action in ACTIONS}
     assert "restart" in idle_keys(nothing) - idle_keys(ended)
 
@@ -61,7 +61,11 @@ def test_what_changes_a_run_is_marked() -> None:
         ("res", "Restart worker group"),
         ("stacks", "Show stacks"),
         ("w", "Show stacks"),  # its key
-        ("back", "Travel back"),
+        ("back", "Go back in time"),
+        ("in time", "Go back in time"),
+        ("past", "Go back in time"),
+        ("ten minutes", "Go back in time by ten minutes"),
+        ("10m", "Go back in time by ten minutes"),
         ("next err", "Go to next error"),
         ("fol", "Follow the log"),
         ("frz", "Freeze the screen"),
@@ -69,7 +73,7 @@ def test_what_changes_a_run_is_marked() -> None:
     ],
 )
 def test_the_best_match_is_first(typed: str, first: str) -> None:
-    entries = [KeyEntry(key_text(action.key), action.text) for action in ACTIONS]
+    entries = [KeyEntry(key_text(action.key), action.text, also=action.also) for action in ACTIONS]
     found = best_first(typed, entries)
     assert (entries[found[0]].text if found else "") == first
 

@@ -338,6 +338,14 @@ async def test_a_line_of_commands_goes_there_and_complains(rig: Start) -> None:
         await it.until(lambda: "PAST 22:13:51" in it.screen())
         it.app.commands.run_line("at step 60")
         await it.until(lambda: "PAST 22:14:20" in it.screen())
+        it.app.commands.run_line("-30s")
+        await it.until(lambda: "PAST 22:14:54" in it.screen())
+        it.app.commands.run_line("back 20s")
+        await it.until(lambda: "PAST 22:14:34" in it.screen())
+        await it.press("4", "left_parenthesis")
+        await it.until(lambda: "PAST 22:13:20" in it.screen())
+        it.app.commands.run_line("back a while")
+        await it.until(lambda: "back needs a duration" in it.told())
         it.app.commands.run_line("at noon")
         await it.until(lambda: "Invalid time 'noon'" in it.told())
         it.app.commands.run_line("stop")
@@ -358,3 +366,14 @@ async def test_what_comes_live_does_not_move_the_past(rig: Start) -> None:
         assert it.screen() == before
         await it.press("equals_sign")
         await it.until(lambda: "✖ failed" in it.screen())
+
+
+async def test_the_focus_comes_back_to_the_pane_that_the_past_had_no_room_for(rig: Start) -> None:
+    async with shown(travelling(rig)) as it:
+        await started(it)
+        await it.press("down")
+        await it.until(lambda: "›    1 ● running" in it.screen())
+        it.app.commands.run_line("at start")
+        await it.until(lambda: "PAST" in it.screen() and "STARTING" in it.screen())
+        await it.press("escape")
+        await it.until(lambda: "›    1 ● running" in it.screen())

@@ -10,6 +10,7 @@ from msgspec import Struct
 from ...presets.nccl import LEVELS, subsystems
 from ...presets.spelling import did_you_mean
 from ...runners.run.commands import Command
+from ...runners.run.formatting import seconds_of
 from ..option_values import common_start
 from . import typed_commands
 from .themes import ALL_THEMES
@@ -51,6 +52,13 @@ def _compare(words: list[str]) -> str:
     if len(words) != 1:
         raise CommandError("compare needs the other run: type compare RUN, compare RUN@2, or compare @1")
     return f"run.compare({words[0]!r})"
+
+
+def _back(words: list[str]) -> str:
+    seconds = seconds_of("".join(words).removeprefix("-"))
+    if seconds is None:
+        raise CommandError("back needs a duration: type back 10m, back 30s, or back 2h")
+    return f"run.back({seconds})"
 
 
 def _theme(words: list[str]) -> str:
@@ -152,6 +160,11 @@ VERBS = {
         action=lambda words: f"run.at({' '.join(words)!r})",
         following=_first("first-cause", "start", "step"),
     ),
+    "back": TypedVerb(
+        "back 30s | 10m | 2h   so far back in time from what the screen shows; esc returns to live",
+        action=_back,
+        following=_first("1m", "10m", "1h"),
+    ),
     "compare": TypedVerb(
         "compare RUN[@ATTEMPT] | @ATTEMPT   another run, or an attempt of this one, over this one",
         action=_compare,
@@ -213,6 +226,8 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
     words = _words(text)
     if not words:
         return TypedCommand()
+    if words[0].startswith("-"):  # "-10m" alone is a time
+        words = ["at", *words]
     verb, rest = words[0], words[1:]
     if verb not in VERBS:
         meant = did_you_mean(verb, WORDS)

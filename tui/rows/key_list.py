@@ -22,6 +22,8 @@ class KeyEntry(Struct, frozen=True):
     """Verb and noun."""
     heading: str = ""
     """The section that it belongs to."""
+    also: str = ""
+    """Other words that find it."""
     off: bool = False
     """Whether `--readonly` disables it."""
 
@@ -43,7 +45,7 @@ def score(typed: str, entry: KeyEntry) -> int:
         return 2
     if whole in text:
         return 3
-    if all(word in text for word in words):
+    if all(word in f"{text} {entry.also}" for word in words):
         return 4
     letters = iter(text)
     if all(letter in letters for letter in whole.replace(" ", "")):

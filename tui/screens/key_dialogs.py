@@ -25,7 +25,7 @@ def help_entries(screen: Screen[object], keymap: Mapping[str, str], readonly: bo
     """Return every key by its section, those of the focused pane first."""
     here = [key for key in live_keys(screen) if key.of_pane]
     heading = f"This pane: {PANES.get(context_of(screen).pane, 'the form')}"
-    entries = [KeyEntry(key.key, key.text, heading) for key in here]
+    entries = [KeyEntry(key.key, key.text, heading, key.action.also) for key in here]
     entries += [KeyEntry(key, text, heading) for key, text in _unlisted(screen)]
     shown = {key.action.id for key in here}
     for scope, title in SCOPES.items():
@@ -34,6 +34,7 @@ def help_entries(screen: Screen[object], keymap: Mapping[str, str], readonly: bo
                 key_text(keymap.get(action.id, action.key)),
                 action.text,
                 title,
+                action.also,
                 readonly and action.mutates,
             )
             for action in ACTIONS
@@ -116,7 +117,7 @@ class PaletteScreen(SearchDialog[LiveKey]):
         super().__init__("Commands", keys)
         live = sorted(live_keys(screen), key=lambda key: not key.of_pane)
         self.commands = [key for key in live if key.action.scope != "move" and key.action.id != "palette"]
-        self._entries = [KeyEntry(key.key, key.text) for key in self.commands]
+        self._entries = [KeyEntry(key.key, key.text, also=key.action.also) for key in self.commands]
 
     def most_rows(self) -> int:
         return min(MOST_COMMANDS, len(self._entries))
