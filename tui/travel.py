@@ -18,7 +18,7 @@ from .follower import Follower
 from .moment_text import MomentError, moment_of
 from .newest_samples import time_of
 from .past import Timeline, step_of
-from .past_samples import put_samples
+from .past_samples import averaged_seconds, put_samples
 from .rows.frame import Frame, LinkPhase, LinkStatus, Moment
 from .rows.marks import Mark
 
@@ -26,8 +26,10 @@ MOST_VALUES = 4000
 """Maximum values per request for samples around a moment: some 20 kB."""
 METRICS_OF_ALL = 30
 """Approximate number of metrics of a rank, its GPU and its node together."""
-LEAD_S = 5.0
-"""Seconds to request before the moment: a training signal may be that old."""
+LEAD_S = 15.0
+"""Seconds to request before the moment: a training signal may be that old, or be a mean of 10 s."""
+LEAD_OF_MANY_S = 5.0
+"""The same for a run with so many ranks that an answer covers only seconds."""
 
 
 NO_WINDOW = (0.0, 0.0, MetricsWindow(""))
@@ -63,7 +65,8 @@ class Travel:
         """Return the live frame, or that of the moment."""
         if self.at is None:
             return frame
-        moment = Moment(self.at, time_of(frame), step_of(self._state))
+        averaged_s = averaged_seconds(self._window[2])
+        moment = Moment(self.at, time_of(frame), step_of(self._state), averaged_s)
         link = LinkStatus(LinkPhase.FOLLOWING, self.at)
         return Frame(self._state, link, self.at, self.at, frame.view, moment)
 
@@ -173,8 +176,9 @@ class Travel:
             return
         size = max(1, len(self._follower.state.ranks)) * METRICS_OF_ALL
         ahead = max(2.0, min(120.0, MOST_VALUES / size))
-        begin, end = float(int(at - LEAD_S)), float(int(at + ahead) + 1)
-        self._asked = (begin + LEAD_S, end)
+        lead = LEAD_OF_MANY_S if ahead <= 2.0 else LEAD_S
+        begin, end = float(int(at - lead)), float(int(at + ahead) + 1)
+        self._asked = (begin + lead, end)
         ask = ReadMetrics(new_id(), begin, end, buckets=int(end - begin), fold="each")
         background(self._app, "samples", self._answer(ask, self._asked), exclusive=True)
 
@@ -196,7 +200,7 @@ class Travel:
             self._publish()
 
     async def _time_of_step(self, step: int) -> float | None:
-        """Return the time of a step, according to its curve."""
+        """Return the time by which a step was made, according to its curve."""
         begin, end = self._timeline.begin, self._latest()
         for _ in range(3):  # three passes of increasing resolution
             if end <= begin:
@@ -212,7 +216,7 @@ class Travel:
             if place is None or window.seconds <= 1:
                 return place
             begin, end = place, min(end, place + window.seconds)
-        return begin
+        return end
 
 
 def _names_step(words: list[str]) -> bool:

@@ -9,6 +9,7 @@ import pytest
 import scripted as play
 from conftest import Rig, Start, shown
 from each import for_each
+from test_rows import line_of
 
 from distui.presets.finding import Finding
 from distui.runners.run.answers import MetricsWindow, Series
@@ -31,7 +32,9 @@ from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import LinkError
 from distui.tui.moment_text import MomentError, moment_of
 from distui.tui.past import Timeline, copied, step_of
-from distui.tui.past_samples import put_samples
+from distui.tui.past_samples import averaged_seconds, put_samples
+from distui.tui.rows.frame import Frame, LinkPhase, LinkStatus, Moment
+from distui.tui.rows.header import header_rows
 
 SLOW = Finding("slow", "warning", "rank 4 is the straggler", rank=4, since=play.BEGAN + 40)
 
@@ -181,6 +184,32 @@ def test_samples_of_the_moment_are_put_in() -> None:
     assert (state.nodes[0].metrics.cpu_percent, state.nodes[0].metrics.cores) == (12.0, 64)
     assert state.training[3].loss == 2.5
     assert step_of(state) == 700
+
+
+def test_means_of_a_moment_are_marked_and_its_step_is_a_real_one() -> None:
+    """The buckets of 10 s begin at 40, 50 and 60 s: at 61 s the last complete one is that from 50 s."""
+    now = RunState().apply_all(play.stamped(eventful()))
+    state, moment = at(61), play.BEGAN + 61
+    ten = MetricsWindow(
+        "",
+        play.BEGAN + 40,
+        10.0,
+        3,
+        (
+            Series(
+                "train.step", 0, 0, 1, (424.0, 429.0, 436.0), (421.0, 425.0, 433.0), (427.0, 432.0, 440.0)
+            ),
+            Series("train.loss", 0, 0, 1, (0.41, 0.3951, 0.37), (0.4, 0.3806, 0.36), (0.42, 0.4, 0.38)),
+        ),
+    )
+    put_samples(state, ten, moment, now)
+    assert (state.training[0].step, state.training[0].loss) == (432, 0.3951)
+    shown = Moment(moment, play.NOW, step_of(state), averaged_seconds(ten))
+    frame = Frame(state, LinkStatus(LinkPhase.FOLLOWING, moment), moment, moment, moment=shown)
+    first, second = map(line_of, header_rows(frame, 160))
+    assert "PAST 22:14:21 · step 432 · 10 s means" in first
+    assert "step 432" in second
+    assert "loss ~0.3951" in second
 
 
 def test_a_moment_outside_the_window_has_no_samples() -> None:

@@ -253,7 +253,8 @@ def _title_value(metric: Quantity, line: Line) -> Row:
     if line.now is None and line.old is not None:
         value, age_s = line.old
         return ((f" {newest_text(metric, value)} · {duration_text(age_s)} ago", "stale"),)
-    return ((f" {newest_text(metric, line.now)}", "accent"),)
+    about = "~" if line.is_mean and line.now is not None else ""
+    return ((f" {about}{newest_text(metric, line.now)}", "accent"),)
 
 
 def title_row(panel: Panel, width: int) -> Row:

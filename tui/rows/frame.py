@@ -92,11 +92,14 @@ class Moment(Struct, frozen=True):
     latest: float
     """The end of the time line: now, or the end of the run."""
     step: int | None = None
+    averaged_s: float = 0.0
+    """Length of the buckets whose means are shown, since single samples are no longer kept; 0.0 for samples."""
 
     def text(self) -> str:
-        """Return `PAST 14:32:07 · step 1210`."""
+        """Return `PAST 14:32:07 · step 1210 · 10 s means`."""
         step = "" if self.step is None else f" · step {self.step}"
-        return f"PAST {time_of_day(self.at)}{step}"
+        means = f" · {self.averaged_s:g} s means" if self.averaged_s else ""
+        return f"PAST {time_of_day(self.at)}{step}{means}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,6 +356,8 @@ _ORDER = {
 }
 """Priority by field of `Progress`. The checkpoint has 6 (3 in its short form), the load 7 and 9 to 11."""
 _COMMAND = 20
+_MEASURED = ("loss", "lr", "grad_norm")
+"""Fields that get a ~ where a mean replaces their sample."""
 _COUNTS = ("step", "fraction")
 """Fields that stay true while no step comes."""
 _BESIDE_STEP = ("fraction", "eta_s", "still_s")
@@ -368,6 +370,8 @@ def _how(frame: Frame, line: Progress, load: Cells, trends: Mapping[str, str], s
     for name, text in parts(line, frame.once(_pause)):
         if name == "step" and line.step == 0 and line.sources.get("step") == STEPS_SOURCE:
             continue  # no optimizer step was seen; a script without an optimizer has none
+        if name in _MEASURED and frame.moment is not None and frame.moment.averaged_s:
+            text = text.replace(" ", " ~", 1)
         cell: Row = ((text, _style(frame, line, name)),)
         if trends.get(name):
             cell = (*cell, (f" {trends[name]}", "accent"))

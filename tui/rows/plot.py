@@ -51,6 +51,8 @@ class Line(Struct, frozen=True):
     """Identifies the curve without colours: it is drawn on the curve; in ASCII the curve consists of it."""
     now: Value = None
     """The value in the title: at the crosshair, else the newest."""
+    is_mean: bool = False
+    """Whether `now` is a mean of several samples, which the title marks with a ~."""
     old: tuple[float, float] | None = None
     """The newest value and its age in seconds, for the title if it no longer holds."""
 

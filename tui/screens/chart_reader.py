@@ -148,7 +148,8 @@ class ChartReader:
     def _line(self, metric: Quantity, shown: Shown, want: Want) -> Line:
         """Return the curve of a series, with the value for the title."""
         values = held(shown.mean) if metric.sparse else shown.mean
-        line = Line(folded(values, self._parts, mean), now=self._now(metric, values, shown, want))
+        now = self._now(metric, values, shown, want)
+        line = Line(folded(values, self._parts, mean), now=now, is_mean=self._is_mean(metric, shown))
         if self._view.cursor is None:
             line = replace(line, old=old_value(self._until_now(values), self._buckets.seconds))
         if shown.of > 1 or self._buckets.seconds > 1:
@@ -157,14 +158,32 @@ class ChartReader:
         return line
 
     def _now(self, metric: Quantity, values: Values, shown: Shown, want: Want) -> Value:
-        """Return the value at the crosshair, else the newest one."""
-        if self._view.cursor is not None:
+        """Return the value at the crosshair, else that of the shown time."""
+        if self._view.cursor is not None and not self._is_at_moment():
             at = self._buckets.at(self._view.cursor)
             return None if at is None else values[at]
-        current = self._current(shown, want) if is_live(self._frame) else None
+        shows_samples = is_live(self._frame) or self._frame.moment is not None
+        current = self._current(shown, want) if shows_samples else None
         if current is not None:
             return current
         return newest(self._until_now(values), self._buckets.seconds, metric)
+
+    def _is_at_moment(self) -> bool:
+        """Whether the vertical line is at the past moment, whose samples the header shows."""
+        moment = self._frame.moment
+        return moment is not None and self._view.cursor == moment.at
+
+    def _is_mean(self, metric: Quantity, shown: Shown) -> bool:
+        """Whether the value of one series at the line is a mean of several samples."""
+        if shown.of > 1 or self._view.cursor is None:
+            return False
+        moment = self._frame.moment
+        if moment is not None and self._is_at_moment():
+            return bool(moment.averaged_s)
+        at = self._buckets.at(self._view.cursor)
+        if at is None or not shown.low:
+            return False
+        return shown.low[at] != shown.high[at]
 
     def _until_now(self, values: Values) -> Values:
         """Return the values of the buckets up to the current one."""
