@@ -11,6 +11,7 @@ import several
 from conftest import Rig, Start, shown
 from test_looks_curves import Curved, curved
 
+from distui.runners.run.model import RunEnded, RunPhase
 from distui.tui.screens.curves import CurveStrip
 
 
@@ -142,3 +143,14 @@ async def test_curves_of_nodes_have_the_names_of_the_nodes(rig: Start) -> None:
         await started(it)
         await it.press("b")
         await it.until(lambda: "A c1  B c2  C c3  D c4  of 6 nodes" in it.screen())
+
+
+async def test_the_values_of_an_ended_run_are_final(rig: Start) -> None:
+    it = curved(rig)
+    async with shown(it, 120, 40):
+        await started(it)
+        assert "FOLLOW" in it.screen()
+        it.link.play(RunEnded(RunPhase.SUCCEEDED, 0, "done"), seq=90)
+        await it.until(lambda: "SUCCEEDED" in it.screen() and "· END" in it.screen())
+        assert "step time" in it.screen()
+        assert " ago" not in it.screen()

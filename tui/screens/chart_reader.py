@@ -20,7 +20,6 @@ from ..rows.plot import Line
 from ..rows.step_axis import Steps, counted
 from ..rows.time_axis import BucketRange, buckets_of, columns, folded, mean
 from ..rows.value_axis import Value, Values
-from .history_pane import is_live
 
 Letters = Mapping[int, tuple[str, str]]
 """Letter and style by rank, GPU or node."""
@@ -150,7 +149,7 @@ class ChartReader:
         values = held(shown.mean) if metric.sparse else shown.mean
         now = self._now(metric, values, shown, want)
         line = Line(folded(values, self._parts, mean), now=now, is_mean=self._is_mean(metric, shown))
-        if self._view.cursor is None:
+        if self._view.cursor is None and not self._is_final:
             line = replace(line, old=old_value(self._until_now(values), self._buckets.seconds))
         if shown.of > 1 or self._buckets.seconds > 1:
             low, high = folded(shown.low, self._parts, min), folded(shown.high, self._parts, max)
@@ -162,11 +161,18 @@ class ChartReader:
         if self._view.cursor is not None and not self._is_at_moment():
             at = self._buckets.at(self._view.cursor)
             return None if at is None else values[at]
-        shows_samples = is_live(self._frame) or self._frame.moment is not None
-        current = self._current(shown, want) if shows_samples else None
+        current = self._current(shown, want)
         if current is not None:
             return current
+        if self._is_final:
+            last = old_value(self._until_now(values), self._buckets.seconds)
+            return None if last is None else last[0]
         return newest(self._until_now(values), self._buckets.seconds, metric)
+
+    @property
+    def _is_final(self) -> bool:
+        """Whether the run has ended, so that its newest values have no age."""
+        return self._frame.moment is None and self._frame.state.phase.ended
 
     def _is_at_moment(self) -> bool:
         """Whether the vertical line is at the past moment, whose samples the header shows."""

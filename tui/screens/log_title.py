@@ -68,8 +68,14 @@ class LogTitle:
     def _position(self) -> str:
         """The end that the pane stays at, else the time of the current line and the key that leads to the end."""
         past, line = self._pane.laid_out.until, self._pane.current
-        end = "FOLLOW" if past is None else f"PAST {time_of_day(past)}"
+        frame = self._pane.frame
+        if past is not None:
+            end, key = f"PAST {time_of_day(past)}", f"f returns to {time_of_day(past)}"
+        elif frame is not None and frame.state.phase.ended:
+            end, key = "END", "f goes to the end"
+        else:
+            end, key = "FOLLOW", "f follows"
         if self._pane.follow:
             return end
         here = f"AT {time_of_day(line.at)}, " if line is not None and line.at else ""
-        return here + ("f follows" if past is None else f"f returns to {time_of_day(past)}")
+        return here + key
