@@ -318,7 +318,7 @@ def test_a_number_after_a_field_is_compared_whole(text: str) -> None:
 
 def test_nothing_is_unknown_before_the_first_state_has_come() -> None:
     connecting = LinkStatus(LinkPhase.CONNECTING, play.NOW)
-    empty = gpu_map(Frame(RunState(), connecting, play.NOW, None), 118, 34)
+    empty = gpu_map(Frame(RunState(), connecting, play.NOW, 0.0), 118, 34)
     assert text_of(empty.rows) == " connecting…"
     state = RunState().apply_all(several.stamped(crowd(128)[:-1]))  # not yet CaughtUp
     legend = line_of(gpu_map(Frame(state, connecting, play.NOW, play.NOW), 118, 34).rows[0])
