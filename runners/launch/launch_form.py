@@ -11,6 +11,7 @@ from ...presets.base_dirs import private_folder
 from ...presets.finding import Finding, PlanError
 from ...presets.load import check_name, library, user_dir
 from ...presets.preset_text import check_saved, saved_text
+from ...presets.rank_env import COMMAND_LINE
 from ...presets.render import preset_with_files
 from ...presets.request import Named, Request
 from ..hub.sky_process import Candidate, candidates_for
@@ -128,12 +129,21 @@ def preview(form: LaunchForm, ask: bool = False) -> LaunchPreview:
     launch = prepared(form)
     problem = syntax_problem(launch.plan) if launch.order is None else ""
     return LaunchPreview(
-        text=launch.text(),
+        text=_of_form(launch),
         problems=(problem,) if problem else (),
         preset=preset_with_files(launch.plan),
         yaml=launch.yaml,
         findings=tuple(findings(launch.plan, launch.asked or Request())),
     )
+
+
+def _of_form(launch: Prepared) -> str:
+    """Return the plan's text as it is before the start: the run gets its id then, and the form is what was typed."""
+    run = launch.plan.run
+    text = launch.text().replace(f" ({run})", "", 1).replace(run, "<run>")
+    if "-" in run:
+        text = text.replace(run.rpartition("-")[2], "<id of the run>")
+    return text.replace(f"  # {COMMAND_LINE}", "  # launch form")
 
 
 def prepared(form: LaunchForm) -> Prepared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.py").write_text("print('hello')\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def test_the_preview_has_no_id_that_the_run_will_not_get(here: Path) -> None:
+    text = launch_form.preview(form(nproc="2", options={"env": "LR=1"})).text
+    head, *_ = text.splitlines()
+    assert re.fullmatch(r"run +train", head)
+    assert re.search(r"^records in .*/runs/<run>$", text, re.MULTILINE)
+    assert not re.search(r"20\d{6}-\d{6}-", text)
+    assert "LR=1  # launch form" in text
+    assert "# command line" not in text
 
 
 def test_an_unknown_variable_of_nccl_is_in_the_preview(here: Path) -> None:
