@@ -34,9 +34,10 @@ def finished(terminal: Terminal, before: int, what: str, shown: Callable[[str], 
 
 
 def pressed(terminal: Terminal, key: str, shown: Callable[[str], bool]) -> float:
-    """Return the kB of a key, which is pressed right after a sample was drawn."""
-    terminal.rest(0.4)
-    while not terminal.is_quiet(QUIET_S):
+    """Return the kB of a key, which is pressed right after a sample was drawn, long before the next one."""
+    while terminal.is_quiet(QUIET_S):
+        pass
+    while not terminal.is_quiet(QUIET_S / 3):
         pass
     before = terminal.received
     terminal.press(key)
