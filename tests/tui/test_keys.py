@@ -66,7 +66,7 @@ def test_what_changes_a_run_is_marked() -> None:
         ("past", "Go back in time"),
         ("ten minutes", "Go back in time by ten minutes"),
         ("10m", "Go back in time by ten minutes"),
-        ("next err", "Go to next error"),
+        ("next err", "Go to next or first error"),
         ("fol", "Follow the log"),
         ("frz", "Freeze the screen"),
         ("zzz", ""),

@@ -382,6 +382,12 @@ def test_a_cause_of_an_earlier_attempt_is_not_that_of_the_end() -> None:
     ]
     for shown in (end_rows(frame_of(again), 78), event_rows(frame_of(again), 78)[0]):
         assert " first cause of attempt 1  rank 3" in text_of(shown)
+    twice = frame_of(again)
+    twice.state.attempts[1].first_cause = replace(play.cause(), text="rank 5 raised KeyError")
+    shown = event_rows(twice, 118)[0]
+    assert " first cause of attempt 2  rank 3" in text_of(shown)
+    ledger = [line for line in map(line_of, shown) if re.match(r" +[12]  22:", line)]
+    assert [("rank 3" in ledger[0]), ("KeyError" in ledger[1])] == [True, True], ledger
 
 
 def test_the_last_lines_of_the_culprit_are_whole() -> None:
@@ -392,6 +398,7 @@ def test_the_last_lines_of_the_culprit_are_whole() -> None:
     assert max(map(row_width, rows)) <= 60
     shown = [line_of(row) for row in rows]
     assert " │     raise it" in shown
+    assert sum(line.startswith(" │ ") for line in shown) == 4, "each part of a wrapped line has its mark"
     assert text in " ".join(" ".join(shown).replace("│", "").split())
 
 

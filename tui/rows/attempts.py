@@ -15,7 +15,7 @@ from . import glyphs
 from .attempt_rule import environment_changes
 from .findings import Item, items
 from .frame import Frame
-from .glyphs import Row, clip, fit, hang, labelled, wrap
+from .glyphs import Cell, Row, clip, fit, hang, labelled, row_width, wrap
 from .pane_filters import fitting_events
 from .run_status import remains
 
@@ -27,6 +27,9 @@ def cause_text(cause: FirstCause) -> str:
     how = f"signal {cause.signal}" if cause.signal else f"exit code {cause.exit_code}"
     return f"rank {cause.rank} failed first ({how})"
 
+
+_QUOTED: Cell = (" │ ", "bad")
+"""Mark before a line of a log."""
 
 _OUTCOME = {
     Outcome.SUCCEEDED: "ok",
@@ -94,7 +97,7 @@ def _last_cause(state: RunState) -> FirstCause | None:
 def cause_rows(cause: FirstCause, width: int, of: str = "", above: str = "") -> list[Row]:
     """Return the first cause: rank, sentence, last lines of its stderr, victims.
 
-    `of` names an attempt that is not the newest. `above` is the text above these rows, which is not repeated.
+    `of` names the attempt if there are several. `above` is the text above these rows, which is not repeated.
     """
     place = f"rank {cause.rank} (local {cause.local_rank}, node {cause.node}, pid {cause.pid or 'unknown'})"
     rows: list[Row] = [((f" first cause{of}  ", "dim"), (place, "head"))]
@@ -104,7 +107,7 @@ def cause_rows(cause: FirstCause, width: int, of: str = "", above: str = "") -> 
         rows += wrap(f"killed for memory: {cause.oom}", width - 1, "warn", first="   ")
     if cause.last_lines:
         rows.append(((f" last lines of rank {cause.rank}'s stderr", "dim"),))
-    rows += [((" │ ", "bad"), (clean_text(line), "text")) for line in cause.last_lines]
+    rows += [(_QUOTED, (clean_text(line), "text")) for line in cause.last_lines]
     if cause.victims:
         rows += wrap(f"ended after it: {spans_text('rank', cause.victims)}", width - 1, "dim", first="   ")
     return rows
@@ -115,10 +118,18 @@ def _attempt_of(state: RunState, cause: FirstCause) -> Attempt:
 
 
 def _last_cause_rows(state: RunState, cause: FirstCause, width: int, above: str = "") -> list[Row]:
-    """Return `cause_rows` with wrapped lines, and with the attempt's number if it is not the newest."""
+    """Return `cause_rows` with wrapped lines, and with the attempt's number if there are several attempts."""
     number = _attempt_of(state, cause).number
-    of = "" if number == state.attempts[-1].number else f" of attempt {number}"
-    return [piece for row in cause_rows(cause, width, of, above) for piece in hang(row, width)]
+    of = "" if len(state.attempts) < 2 else f" of attempt {number}"
+    return [piece for row in cause_rows(cause, width, of, above) for piece in _hung(row, width)]
+
+
+def _hung(row: Row, width: int) -> list[Row]:
+    """Wrap a row of a label and a text; each part of a quoted line keeps its mark."""
+    if row[:1] != (_QUOTED,) or row_width(row) <= width:
+        return hang(row, width)
+    mark, (text, style) = row
+    return [(mark, *part) for part in wrap(text, width - 1 - row_width((mark,)), style)]
 
 
 def ledger_rows(state: RunState, width: int) -> list[Row]:
@@ -139,9 +150,9 @@ def ledger_rows(state: RunState, width: int) -> list[Row]:
 
 
 def _why_it_failed(state: RunState, attempt: Attempt) -> str:
-    """Return the first cause of an attempt. The newest attempt's is shown below the ledger, or among the findings."""
-    newest = attempt is state.attempts[-1]
-    return "" if newest or attempt.first_cause is None else cause_text(attempt.first_cause)
+    """Return the first cause of an attempt; of a run with one attempt it is below the ledger, or among the findings."""
+    is_only = len(state.attempts) < 2
+    return "" if is_only or attempt.first_cause is None else cause_text(attempt.first_cause)
 
 
 def _differing(attempt: Attempt) -> list[str]:

@@ -14,6 +14,9 @@ from .log_pane import LogPane
 
 Wanted = Callable[[LogLine], bool]
 
+NEWEST_ALARM = "the newest error or warning; f E goes to the first one"
+FIRST_ALARM = "the first error or warning"
+"""Descriptions of what `next_error` reached from the end that the pane follows."""
 _ALARMS = ("the error or warning below", "the error or warning above")
 _FROM_THE_END = (
     "no error or warning below: from the top again",
@@ -91,8 +94,11 @@ class LineFinder:
         """
         pane, here = self._pane, self._here
         up, words = step < 0, _ALARMS[step < 0]
+        around = _FROM_THE_END[up]
+        if pane.follow:
+            around = words = FIRST_ALARM
         if up and pane.follow:
-            here, words = len(pane.laid_out.lines), "the newest error or warning"
+            here, words = len(pane.laid_out.lines), NEWEST_ALARM
         if self._to_ahead(is_alarm, step, here):
             pane.scroll_sideways(0)
             return words
@@ -100,11 +106,11 @@ class LineFinder:
         if reached is Reached.AHEAD:
             return words
         if reached is Reached.AROUND:
-            return _FROM_THE_END[up]
+            return around
         if not self._to(is_alarm, step, here):
             return ""
         pane.scroll_sideways(0)
-        return _FROM_THE_END[up]
+        return around
 
     async def _search(
         self, pattern: str, wanted: Wanted, step: int, progress: Callable[[float], None]
