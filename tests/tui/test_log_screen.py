@@ -192,7 +192,7 @@ async def test_e_goes_from_the_end_upwards_and_big_e_back(rig: Start) -> None:
         assert "ERROR: second" in log.chosen_text()
         await it.press("f", "E")
         await it.until(lambda: "The first error or warning" in it.told())
-        assert "ERROR: first" in log.chosen_text()
+        assert "UserWarning: slow loader" in log.chosen_text()
 
 
 async def test_enter_on_a_line_opens_the_ranks_own_log_there_and_escape_leads_back_to_live(
