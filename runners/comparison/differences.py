@@ -268,7 +268,7 @@ def _numbers(a: Account, b: Account) -> Section:
 def _number(a: Quantity | None, b: Quantity | None) -> Difference:
     about = a or b
     assert about is not None
-    texts = [_number_text(each, about.unit) for each in (a, b)]
+    texts = [number_text(each, about.unit) for each in (a, b)]
     values = (a.value if a else None, b.value if b else None)
     name = clean_text(about.title, LONGEST)
     if a is None or b is None or a.value is None or b.value is None:
@@ -278,7 +278,8 @@ def _number(a: Quantity | None, b: Quantity | None) -> Difference:
     return Difference(name, texts[0], texts[1], kind, note, values, about.unit, _ratio(a.value, b.value))
 
 
-def _number_text(quantity: Quantity | None, unit: str) -> str | None:
+def number_text(quantity: Quantity | None, unit: str) -> str | None:
+    """Return the text of a number; None without one."""
     return None if quantity is None else quantity.text or value_text(quantity.value, unit)
 
 

@@ -103,7 +103,7 @@ GPU: tuple[Quantity, ...] = (
         "%",
         NvmlCall((("nvmlDeviceGetUtilizationRates",),), lambda use: float(use.gpu)),
         curve=Curve(
-            "gpu.util", "GPU utilisation", "GPU util", high=100, compared=Compared(5, 7, "median", "more")
+            "gpu.util", "GPU utilisation", "GPU util", high=100, compared=Compared(7, 8, "median", "more")
         ),
         column=TableColumn("util", "GPU utilisation, %", width=4, priority=2),
         export=_dcgm(
@@ -118,7 +118,7 @@ GPU: tuple[Quantity, ...] = (
         "B",
         NvmlCall(_MEMORY, lambda memory: int(memory.used)),
         limit="gpu.mem_total",
-        curve=Curve("gpu.mem", "GPU memory", compared=Compared(0, 11, "peak", "less")),
+        curve=Curve("gpu.mem", "GPU memory", compared=Compared(0, 12, "peak", "less")),
         column=TableColumn("mem", "GPU memory used and total", width=9, priority=3),
         export=_bytes("DCGM_FI_DEV_FB_USED", "Used GPU memory", "hw.gpu.memory.usage"),
     ),
@@ -153,7 +153,7 @@ GPU: tuple[Quantity, ...] = (
         "W",
         NvmlCall((("nvmlDeviceGetPowerUsage",),), _scaled(1e-3)),
         limit="gpu.power_limit_w",
-        curve=Curve("gpu.power", "GPU power", compared=Compared(0, 8, "median")),
+        curve=Curve("gpu.power", "GPU power", compared=Compared(0, 9, "median")),
         column=TableColumn("power", "GPU power and its limit, W", width=8, priority=12),
         export=_dcgm("DCGM_FI_DEV_POWER_USAGE", "Power", "in W", OtelSpelling("hw.power", "W")),
     ),

@@ -39,7 +39,7 @@ RANK: tuple[Quantity, ...] = (
     Quantity(
         "cpu_percent",
         "core %",
-        curve=Curve("rank.cpu", "rank CPU", compared=Compared(8, 9, "median")),
+        curve=Curve("rank.cpu", "rank CPU", compared=Compared(10, 10, "median")),
         column=TableColumn(
             "cpu", "percent of one core, with children", width=6, priority=4, title="CPU", live=True
         ),
@@ -49,7 +49,7 @@ RANK: tuple[Quantity, ...] = (
         "rss_bytes",
         "B",
         curve=Curve(
-            "rank.rss", "rank memory (RSS)", "rank memory", compared=Compared(7, 12, "peak", "less")
+            "rank.rss", "rank memory (RSS)", "rank memory", compared=Compared(9, 13, "peak", "less")
         ),
         column=TableColumn("rss", "resident memory", width=5, priority=9, title="RSS"),
         export=own_family("rank.memory.usage", "Resident memory of the rank.", "bytes"),
@@ -71,13 +71,13 @@ RANK: tuple[Quantity, ...] = (
         "B",
         limit="gpu.mem_total",
         why=NO_GPU,
-        curve=Curve("rank.gpu_mem", "rank GPU memory", compared=Compared(6, 10, "peak", "less")),
+        curve=Curve("rank.gpu_mem", "rank GPU memory", compared=Compared(8, 11, "peak", "less")),
         export=own_family("rank.gpu.memory.usage", "GPU memory of the rank's process.", "bytes"),
     ),
     Quantity(
         "step",
         why=NO_STEPS,
-        curve=Curve("rank.step", "step", low=None, last=True, compared=Compared(0, 13, "last")),
+        curve=Curve("rank.step", "step", low=None, last=True, compared=Compared(0, 14, "last")),
         column=TableColumn(
             "step",
             "optimizer steps since the process began, not the script's own count",
@@ -98,7 +98,7 @@ RANK: tuple[Quantity, ...] = (
         "s",
         holds=Holds.STEPS,
         why=NO_STEPS,
-        curve=Curve("rank.step_s", "step time", compared=Compared(1, 1, "median", "less"), per="/step"),
+        curve=Curve("rank.step_s", "step time", compared=Compared(4, 2, "median", "less"), per="/step"),
         column=TableColumn("pace", "mean time of a step", width=6, priority=11, title="s/step"),
         export=own_family("rank.step.duration", "Mean time of a step, while steps go on.", "seconds"),
     ),
@@ -112,7 +112,7 @@ RANK: tuple[Quantity, ...] = (
             "waiting in collectives",
             "wait share",
             high=100,
-            compared=Compared(9, 6, "median", "less"),
+            compared=Compared(11, 7, "median", "less"),
         ),
         column=TableColumn(
             "wait",
@@ -143,17 +143,17 @@ _rate = partial(Quantity, why=NO_TRAINING, holds=Holds.STEPS)
 TRAINING: tuple[Quantity, ...] = (
     _reported(
         "loss",
-        curve=Curve("train.loss", "loss", low=None, compared=Compared(4, 15, "last")),
+        curve=Curve("train.loss", "loss", low=None, compared=Compared(1, 1, "last")),
         export=own_family("training.loss", "Newest loss that the script reports, also NaN and Inf."),
     ),
     _reported(
         "lr",
-        curve=Curve("train.lr", "learning rate", compared=Compared(10)),
+        curve=Curve("train.lr", "learning rate", compared=Compared(2)),
         export=own_family("training.learning_rate", "Newest learning rate."),
     ),
     _reported(
         "grad_norm",
-        curve=Curve("train.grad_norm", "gradient norm", compared=Compared(11)),
+        curve=Curve("train.grad_norm", "gradient norm", compared=Compared(3)),
         export=own_family("training.gradient_norm", "Newest norm of the gradients."),
     ),
     _rate(
@@ -163,7 +163,7 @@ TRAINING: tuple[Quantity, ...] = (
             "train.tokens_s",
             "tokens/s",
             "throughput",
-            compared=Compared(2, 3, "median", "more"),
+            compared=Compared(5, 4, "median", "more"),
             per=" tok/s",
         ),
         export=own_family(
@@ -177,7 +177,7 @@ TRAINING: tuple[Quantity, ...] = (
             "train.samples_s",
             "samples/s",
             "throughput",
-            compared=Compared(3, 4, "median", "more"),
+            compared=Compared(6, 5, "median", "more"),
             per=" samples/s",
         ),
         export=own_family(
@@ -187,7 +187,7 @@ TRAINING: tuple[Quantity, ...] = (
     _rate(
         "mfu",
         "%",
-        curve=Curve("train.mfu", "MFU", compared=Compared(0, 5, "median", "more")),
+        curve=Curve("train.mfu", "MFU", compared=Compared(0, 6, "median", "more")),
         export=own_family("training.mfu", "Model FLOPs utilisation, from 0 to 1.", "ratio"),
     ),
     _reported("epoch", export=own_family("training.epoch", "Epoch as the script counts.")),
@@ -199,7 +199,7 @@ TRAINING: tuple[Quantity, ...] = (
             "step (script)",
             low=None,
             last=True,
-            compared=Compared(0, 14, "last"),
+            compared=Compared(0, 15, "last"),
         ),
         export=own_family("training.step", "Step as the script counts."),
     ),
@@ -207,7 +207,7 @@ TRAINING: tuple[Quantity, ...] = (
         "step_s",
         "s",
         curve=Curve(
-            "train.step_s", "step time (script)", compared=Compared(0, 2, "median", "less"), per="/step"
+            "train.step_s", "step time (script)", compared=Compared(0, 3, "median", "less"), per="/step"
         ),
     ),
     _reported(

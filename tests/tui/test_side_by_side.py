@@ -8,6 +8,7 @@ import pytest
 from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from distui.runners.comparison.account import Account, MetricCurve, Quantity
 from distui.runners.comparison.differences import compare, single
@@ -51,7 +52,7 @@ def test_rows_keep_to_the_width(width: int) -> None:
 @for_each("by_step", [False, True])
 def test_curves_fill_their_room(mode: Mode, width: int, height: int, by_step: bool) -> None:
     rows = charts(A, B, by_step, mode, width, height)
-    assert len(rows) <= max(height, 6)
+    assert len(rows) <= max(height, 7)
     assert all(row_width(row) <= max(width, 1) for row in rows)
     if width >= 70:
         text = "\n".join(plain(rows))
@@ -60,6 +61,43 @@ def test_curves_fill_their_room(mode: Mode, width: int, height: int, by_step: bo
         assert text.count("B") > 1
         assert ("step 0" in text) == by_step
         assert mode is not Mode.ASCII or text.isascii()
+
+
+def of_training(title: str, *values: float) -> Account:
+    """A run with a loss, step times and a metric of the system."""
+    account = side(title, values[0])
+    curves = tuple(
+        MetricCurve(name, 3.0, 2.0, tuple(value / at for at in range(1, 21)))
+        for name, value in (("train.loss", values[1]), ("rank.cpu", 10.0), ("train.accuracy", 0.5))
+    )
+    loss = Quantity("last:train.loss", "loss, last", "", values[1], 20)
+    return structs.replace(
+        account, curves=(*account.curves, *curves), quantities=(*account.quantities, loss), env={}
+    )
+
+
+def test_the_training_comes_first_and_the_charts_that_do_not_fit_follow_below() -> None:
+    a, b = of_training("a", 0.1, 2.5), of_training("b", 0.1, 2.25)
+    rows = plain(charts(a, b, False, Mode.BRAILLE, 70, 13))
+    titles = [row.split("  A ")[0] for row in rows if "  A " in row and "  B " in row]
+    assert titles == ["loss, last", "step time", "accuracy, last", "rank CPU, last"]
+    assert len(rows) == 2 * 13, "two pages"
+    assert [at for at, row in enumerate(rows) if "0s" in row] == [12, 25]
+    assert rows[0].startswith("loss, last  A 2.5  B 2.25")
+
+
+def test_charts_and_table_have_the_same_numbers_and_equal_ones_no_rows() -> None:
+    a, b = of_training("a", 0.1, 2.5), of_training("b", 0.1, 2.25)
+    chart = next(row for row in plain(charts(a, b, False, Mode.BRAILLE, 70, 13)) if "step time" in row)
+    assert chart.startswith("step time  A 100 ms  B 100 ms")
+    compared = compare(a, b, everything=True)
+    table = plain(comparison_rows(compared, 90, everything=True))
+    assert any(row.split()[:6] == ["step", "time", "100", "ms", "100", "ms"] for row in table)
+    shorter = plain(comparison_rows(compare(a, b), 90))
+    assert [row for row in shorter if "step time" in row] == [
+        "  the same within 2 % or their spread: step time"
+    ]
+    assert any(row.split()[:2] == ["loss,", "last"] for row in shorter)
 
 
 def test_by_step_each_value_stands_at_its_step() -> None:

@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 
 from ...runners.comparison.account import Account, MetricCurve
+from ...runners.comparison.account import Quantity as AccountNumber
 from ...runners.comparison.account_numbers import DRAWN, STEPS
+from ...runners.comparison.differences import number_text
+from ...runners.run.formatting import NA
 from ...runners.telemetry.curves import finite
 from ...runners.telemetry.metric_names import find_metric
 from ...runners.telemetry.quantity import Quantity
-from .charts import LEAST_ROWS, axis_of, chart_text, chart_title, curve_rows, gutter
+from .charts import axis_of, chart_text, chart_title, curve_rows, gutter
 from .comparison import INKS, SIDES
 from .glyphs import Cell, Row, clip
 from .plot import Line, Mode
@@ -18,12 +21,15 @@ from .step_axis import counted, spread_points
 from .time_axis import Span, Unit, tick_row
 from .value_axis import Values
 
-LEAST_CHART = 5
+LEAST_CHART = 6
 """Minimum rows of a chart with its title."""
 
 
 def charts(a: Account, b: Account, by_step: bool, mode: Mode, width: int, height: int) -> list[Row]:
-    """Return as many metrics as fit, each with both curves on one axis: steps, or time since the start."""
+    """Return a chart of each metric with both curves on one axis: steps, or time since the start.
+
+    Charts that do not fit in `height` rows follow below, in pages of that height.
+    """
     drawn = {
         name: sides
         for name in metrics_of(a, b)
@@ -33,12 +39,20 @@ def charts(a: Account, b: Account, by_step: bool, mode: Mode, width: int, height
         return [((_WHY_NONE[by_step], "stale"),)]
     end = max(at for sides in drawn.values() for side in sides for at, _ in side) or 1.0
     room = max(LEAST_CHART, height - 1)
-    shown = list(drawn.items())[: max(1, room // LEAST_ROWS)]
-    size, rest = divmod(room, len(shown))
+    names, axis = list(drawn), axis_row(end, by_step, mode, width)
+    of_page = min(len(names), max(1, room // LEAST_CHART))
+    size, rest = divmod(room, of_page)
     rows: list[Row] = []
-    for number, (name, sides) in enumerate(shown):
-        rows += chart_rows(find_metric(name), sides, end, mode, width, size + (number < rest))
-    return [*rows, axis_row(end, by_step, mode, width)]
+    for begin in range(0, len(names), of_page):
+        for number, name in enumerate(names[begin : begin + of_page]):
+            metric = find_metric(name)
+            title = chart_title_row(metric, (a, b), drawn[name])
+            rows += [
+                clip(title, width),
+                *chart_rows(metric, drawn[name], end, mode, width, size + (number < rest) - 1),
+            ]
+        rows.append(axis)
+    return rows
 
 
 _WHY_NONE = {  # by_step → why there is no chart
@@ -48,11 +62,16 @@ _WHY_NONE = {  # by_step → why there is no chart
 
 
 def metrics_of(a: Account, b: Account) -> list[str]:
-    """Return metrics of either side: those of both first, then in the usual order, a script's own last."""
+    """Return metrics of either side: those of both first, then those of the training, then in the usual order."""
     has = [{curve.metric for curve in side.curves if finite(curve.mean)} for side in (a, b)]
     there = (has[0] | has[1]) - set(STEPS)
     order = {name: at for at, name in enumerate(DRAWN)}
-    return sorted(there, key=lambda name: (name not in has[0] & has[1], order.get(name, len(order)), name))
+
+    def place(name: str) -> tuple[bool, bool, int, str]:
+        is_of_system = not name.startswith("train.") and name != "rank.step_s"
+        return name not in has[0] & has[1], is_of_system, order.get(name, len(order)), name
+
+    return sorted(there, key=place)
 
 
 def points(side: Account, name: str, by_step: bool) -> list[tuple[float, float]]:
@@ -89,6 +108,27 @@ def _steps(side: Account, curve: MetricCurve) -> Values:
     return counted(counted_curve.mean)
 
 
+def chart_title_row(
+    metric: Quantity, accounts: tuple[Account, Account], sides: Sequence[Sequence[tuple[float, float]]]
+) -> Row:
+    """Return the title of a chart with the numbers of both sides from the table of differences, else the newest."""
+    numbers = [_number(account, metric.name) for account in accounts]
+    named = next((number for number in numbers if number is not None), None)
+    cells: list[Cell] = [(f"{chart_title(metric)}, last" if named is None else named.title, "head")]
+    for letter, ink, number, side in zip(SIDES, INKS, numbers, sides, strict=True):
+        newest = chart_text(metric, side[-1][1] if side else None)
+        cells.append(
+            (f"  {letter} {newest if named is None else number_text(number, named.unit) or NA}", ink)
+        )
+    return tuple(cells)
+
+
+def _number(account: Account, metric: str) -> AccountNumber | None:
+    """Return the number of a metric in an account: its median, its last or its largest value."""
+    names = (metric, f"last:{metric}", f"peak:{metric}")
+    return next((number for number in account.quantities if number.name in names), None)
+
+
 def chart_rows(
     metric: Quantity,
     sides: Sequence[Sequence[tuple[float, float]]],
@@ -97,20 +137,16 @@ def chart_rows(
     width: int,
     height: int,
 ) -> list[Row]:
-    """Return a title with the newest values, and the curves; letters identify them without colours."""
-    body = max(1, height - 1)
+    """Return the curves of a metric in so many rows; letters identify them without colours."""
+    body = max(1, height)
     size = (width - gutter(width)) * mode.across
     lines = [
         Line(spread_points(side, end, size), style=ink, letter=letter)
         for side, ink, letter in zip(sides, INKS, SIDES, strict=True)
     ]
-    title: list[Cell] = [(chart_title(metric), "head")]
-    for line, side in zip(lines, sides, strict=True):
-        newest = chart_text(metric, side[-1][1] if side else None)
-        title.append((f"  {line.letter} {newest}", line.style))
     filled = [line for line in lines if finite(line.mean)]
     axis = axis_of(metric, filled, body, None, log=False)
-    return [clip(tuple(title), width), *curve_rows(metric, filled, axis, width, body, mode)]
+    return [*curve_rows(metric, filled, axis, width, body, mode)]
 
 
 def axis_row(end: float, by_step: bool, mode: Mode, width: int) -> Row:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
+from msgspec import structs
+
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.comparison.differences import (
@@ -39,12 +41,13 @@ INKS = ("accent", "warn")
 """Styles of the two curves."""
 
 
-def comparison_rows(compared: Comparison, width: int) -> list[Row]:
-    """Return head, sections with rows, equal sections, and notes."""
+def comparison_rows(compared: Comparison, width: int, everything: bool = False) -> list[Row]:
+    """Return head, sections with rows, equal sections, and notes. `everything`: equal numbers have rows, too."""
     rows = head_rows(compared, width)
     equal: list[str] = []
-    for section in compared.sections:
-        if section.rows or section.hidden or (section.note and section.name == "transports"):
+    for each in compared.sections:
+        section = each if everything or each.name != "numbers" else _without_equal_numbers(each)
+        if section.rows or section.hidden or (section.note and section.name in ("numbers", "transports")):
             rows += [(), *section_rows(section, width)]
         elif section.name != "numbers":
             equal.append(section.title)
@@ -55,6 +58,14 @@ def comparison_rows(compared: Comparison, width: int) -> list[Row]:
         *_below([wrap(note, width, "dim") for note in compared.notes]),
         *_below([wrap(LEGEND, width, "dim")]),
     ]
+
+
+def _without_equal_numbers(section: Section) -> Section:
+    """Name the equal numbers below the others."""
+    differ = tuple(row for row in section.rows if row.kind != SAME)
+    equal = ", ".join(row.name for row in section.rows if row.kind == SAME)
+    note = f"the same within 2 % or their spread: {equal}" if equal else section.note
+    return structs.replace(section, rows=differ, note=note)
 
 
 def _below(parts: Sequence[Sequence[Row]]) -> list[Row]:

@@ -91,7 +91,7 @@ class ComparisonScreen(RowsModal[None]):
         if self._compared is None:
             return problem or wrap("reading both …", width, "stale")
         if not self.curves:
-            return [*problem, *comparison_rows(self._compared, width)]
+            return [*problem, *comparison_rows(self._compared, width, self.everything)]
         mode = Mode.ASCII if self.view.ascii_only else Mode.BRAILLE
         head = [*problem, *head_rows(self._compared, width)]
         drawn = charts(self._compared.a, self._compared.b, self.by_step, mode, width, height - len(head))
@@ -100,6 +100,7 @@ class ComparisonScreen(RowsModal[None]):
     def action_turn(self) -> None:
         """Toggle between curves and differences."""
         self.curves = not self.curves
+        self.view.action_end(bottom=False)
         self.fit_into(self.size)
 
     def action_axis(self) -> None:
@@ -110,6 +111,7 @@ class ComparisonScreen(RowsModal[None]):
     def action_everything(self) -> None:
         """Show or hide equal rows."""
         self.curves, self.everything = False, not self.everything
+        self.view.action_end(bottom=False)
         self._compare()
 
 

@@ -36,7 +36,7 @@ def diff(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps(msgspec.to_builtins(compared_runs(compared))) + "\n")
     else:
-        _print(plain(comparison_rows(compared, width)), options.ascii)
+        _print(plain(comparison_rows(compared, width, options.all)), options.ascii)
     return _exit_code(compared, options.exit_code)
 
 
