@@ -44,7 +44,7 @@ from .screens.cockpit_commands import Commands
 from .screens.key_dialogs import HelpScreen, OrientationScreen, PaletteScreen, help_entries
 from .screens.live_keys import LiveKey
 from .screens.run import RunScreen
-from .screens.runs import RunList, RunsScreen
+from .screens.runs import ListPlace, RunList, RunsScreen
 from .source import WATCH, LocalSource
 from .terminal_output import REPEAT_PROBE
 from .type_ahead import TypeAhead
@@ -110,6 +110,7 @@ class CockpitApp(Cockpit):
         """Whether signals and a hang-up of the terminal end the app."""
         self._first = run_id
         self._orients = orientation
+        self._list_place = ListPlace()
         self._keys = keys if keys is not None else keymap_path()
         for theme in THEMES:
             self.register_theme(theme)
@@ -269,7 +270,7 @@ class CockpitApp(Cockpit):
 
     def action_runs(self) -> None:
         if not isinstance(self.screen, RunsScreen):
-            self.push_screen(RunsScreen())
+            self.push_screen(RunsScreen(self._list_place))
 
     def action_leave_place(self) -> None:
         """Return from a screen outside the run to the previous one; the first screen stays."""

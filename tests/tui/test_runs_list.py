@@ -183,6 +183,26 @@ async def test_s_and_a_click_on_the_head_order(rig: Start) -> None:
         assert (runs.reverse, runs.listed[0].name) == (True, "train3")
 
 
+async def test_marks_cursor_filter_and_order_stay_while_a_run_is_open(rig: Start) -> None:
+    async with shown(rig(play.running(), runs=several_runs()), 160, 30) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("R", "s", "n", "down", "space", "space")
+        before = screen_of(it).list
+        marked, current = set(before.marked), before.current
+        assert len(marked) == 2
+        assert current is not None
+        await it.press("enter")
+        await it.until(lambda: isinstance(it.app.screen, RunScreen))
+        await it.press("R")
+        await it.until(lambda: "2 marked" in it.screen())
+        after = screen_of(it).list
+        assert after is not before
+        assert (after.marked, after.sort) == (marked, "name")
+        assert after.current is not None
+        assert after.current.id == current.id
+        assert next(line for line in it.screen().splitlines() if line.startswith("›"))
+
+
 async def test_only_ended_runs_are_removed_and_the_question_has_size_and_path(rig: Start) -> None:
     it = rig(play.running(), runs=several_runs())
     removed: list[str] = []
@@ -194,16 +214,16 @@ async def test_only_ended_runs_are_removed_and_the_question_has_size_and_path(ri
     it.source.remove = remove  # type: ignore[method-assign, assignment]
     async with shown(it, 120, 30):
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("R", "X")
+        await it.press("R", "D")
         await it.until(lambda: "only ended runs are removed" in it.told())
-        await it.press("down", "space", "space", "X")
+        await it.press("down", "space", "space", "D")
         assert isinstance(it.app.screen, ConfirmScreen)
         text = it.screen()
         assert "Remove 2 runs, 37" in text
         assert "/runs/train0" in text
         await it.press("enter")
         assert removed == []
-        await it.press("X", "y")
+        await it.press("D", "y")
         await it.until(lambda: "removed 2 runs, 37.0M freed: train0, train3" in it.told())
         assert len(removed) == 2
 
@@ -224,7 +244,7 @@ async def test_two_marked_runs_are_drawn_over_each_other(
         await it.press("R", "c")
         await it.until(lambda: "mark two runs with space" in it.told())
         await it.press("down", "space", "space", "c")
-        await it.until(lambda: "loss  A 1  B 1" in it.screen())
+        await it.until(lambda: "loss, last  A 1  B 1" in it.screen())
         assert sorted(asked) == sorted(run.id for run in several_runs()[1:3])
         await it.press("escape", "down", "space", "c")
         await it.until(lambda: "mark two runs" in it.told())
@@ -234,7 +254,7 @@ async def test_two_marked_runs_are_drawn_over_each_other(
 async def test_readonly_removes_and_launches_nothing(rig: Start) -> None:
     async with shown(rig(play.running(), runs=several_runs(), readonly=True), 120, 30) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("R", "down", "X", "r", "delete", "n", "T")
+        await it.press("R", "down", "D", "r", "delete", "n", "T")
         assert isinstance(it.app.screen, RunsScreen)
 
 
@@ -282,6 +302,6 @@ async def test_a_line_of_a_host_opens_and_removes_nothing(rig: Start) -> None:
     async with shown(rig(runs=[*several_runs(), silent], run=None), 120, 40) as it:
         await it.press("end", "enter")
         await it.until(lambda: "This line is not a run: choose one" in it.told())
-        await it.press("X")
+        await it.press("D")
         assert "is not kept here" in it.told()
         assert isinstance(it.app.screen, RunsScreen)

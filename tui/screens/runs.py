@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -46,6 +46,20 @@ REFRESH_S = 1.0
 """Seconds between two reads of the list while it is shown."""
 
 
+@dataclass
+class ListPlace:
+    """What the list of runs keeps while another screen is shown."""
+
+    marked: set[str] = field(default_factory=set)
+    """Ids of the marked runs."""
+    current: str = ""
+    """Id of the run under the cursor."""
+    words: str = ""
+    """The filter."""
+    sort: str = ""
+    reverse: bool = False
+
+
 class RunList(SearchableRows):
     """One row per run."""
 
@@ -63,29 +77,30 @@ class RunList(SearchableRows):
     class Listed(Message):
         """The shown runs or their order changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: ListPlace) -> None:
         super().__init__(id="run-list")
+        self.place = place
+        self.words = place.words
         self.all: list[RunEntry] = []
         self.listed: list[RunEntry] = []
-        self.marked: set[str] = set()
-        self.sort, self.reverse = "", False
         self._places: list[PlacedColumn] = []
 
     def show(self, runs: list[RunEntry]) -> None:
         """Show these runs; the cursor stays on its run."""
         self.all = runs
-        self.marked &= {run.id for run in runs}
+        self.marked.intersection_update(run.id for run in runs)
         self.searched()
 
     def searched(self) -> None:
-        current = self.current.id if self.current else None
+        current = self.current.id if self.current else self.place.current
+        self.place.words = self.words
         self.listed = ordered(RUNS.fitting(self.all, self.words), self.sort, self.reverse)
         self.has_cursor = bool(self.listed)
         if self.listed:
             self._places = place_columns(self.listed, self.size.width - 1)
             ids = [run.id for run in self.listed]
             if current in ids:
-                self.cursor = ids.index(current)
+                self.stay_on(ids.index(current))
             self.set_rows(
                 [run_row(run, self._places, run.id in self.marked) for run in self.listed],
                 head_row(self._places, self.sort, self.reverse),
@@ -95,6 +110,22 @@ class RunList(SearchableRows):
         else:
             self.set_rows(EMPTY)
         self.post_message(self.Listed())
+
+    def cursor_moved(self) -> None:
+        if self.current is not None:
+            self.place.current = self.current.id
+
+    @property
+    def marked(self) -> set[str]:
+        return self.place.marked
+
+    @property
+    def sort(self) -> str:
+        return self.place.sort
+
+    @property
+    def reverse(self) -> bool:
+        return self.place.reverse
 
     @property
     def current(self) -> RunEntry | None:
@@ -118,13 +149,15 @@ class RunList(SearchableRows):
     def action_mark(self) -> None:
         """Mark the run, and go to the next."""
         if self.current is not None:
-            self.marked ^= {self.current.id}
+            self.marked.symmetric_difference_update({self.current.id})
             self.searched()
             self.move_to(self.cursor + 1)
 
     def order(self, sort: str, reverse: bool) -> None:
-        self.sort, self.reverse = sort, reverse
+        """Sort the runs, and show the top."""
+        self.place.sort, self.place.reverse = sort, reverse
         self.searched()
+        self.show_top(self.cursor)
 
     def ask_order(self) -> None:
         """Ask for a column; the present one again reverses the order."""
@@ -153,9 +186,9 @@ class RunsScreen(Screen[None]):
     app: Cockpit
     BINDINGS: ClassVar[list[Binding]] = bindings("runs")  # type: ignore[assignment]
 
-    def __init__(self) -> None:
+    def __init__(self, place: ListPlace) -> None:
         super().__init__()
-        self.list = RunList()
+        self.list = RunList(place)
         self.search_line = RowsView(id="run-search")
         self.search_line.can_focus = False
 
