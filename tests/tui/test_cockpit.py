@@ -791,6 +791,41 @@ async def test_sorting_offers_no_columns_that_this_run_does_not_have(rig: Start)
         assert set(titles[2:]) == {"CPU", "RSS", "s/step", "steps", "log", "pid"}
 
 
+def row_of_cursor(it: Rig) -> str:
+    """The rank, or whatever is first, in the row of the cursor; "" if that row is not visible."""
+    row = next((line for line in it.screen().splitlines() if line.startswith("›")), "")
+    return next(iter(row.removeprefix("›").split()), "")
+
+
+async def test_after_sorting_the_cursor_is_at_the_visible_top(rig: Start) -> None:
+    async with shown(rig(play.running(32), ranks=32)) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("2", "s", "r")
+        await it.until(lambda: row_of_cursor(it) == "0")
+        await it.press("G")
+        await it.until(lambda: row_of_cursor(it) == "31")
+        await it.press("S")
+        await it.until(lambda: row_of_cursor(it) == "31" and "30 ▶" in it.screen())
+        await it.press("S")
+        await it.until(lambda: row_of_cursor(it) == "0")
+        assert run_screen(it.app).ranks.scroll_offset.y == 0
+
+
+async def test_arrows_and_enter_choose_the_column_to_sort_by(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("s")
+        await it.until(lambda: "›= worst first" in it.screen())
+        await it.press("down", "right", "left")
+        await it.until(lambda: "›r rank" in it.screen())
+        await it.press("enter")
+        assert (it.app.view.sort, it.app.view.reverse) == ("rank", False)
+        await it.press("s", "enter")
+        assert (it.app.view.sort, it.app.view.reverse) == ("rank", True), (
+            "the present order again reverses it"
+        )
+
+
 async def test_every_theme_paints_every_screen(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())

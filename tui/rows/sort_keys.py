@@ -41,9 +41,13 @@ def offered(keys: Sequence[SortKey], shown: Container[str]) -> list[SortKey]:
     return [key for key in keys if not key.id or key.id in shown]
 
 
-def sort_row(keys: Sequence[SortKey], current: str) -> Row:
-    """Return the keys with the titles of their columns; that of the present order is marked."""
+def sort_row(keys: Sequence[SortKey], current: str, cursor: int) -> Row:
+    """Return the keys with the titles of their columns: the present order is bold, `›` is at the cursor."""
     cells: list[Cell] = []
-    for key in keys:
-        cells += ((key.letter, "key"), (f" {key.title}   ", "head" if key.id == current else "text"))
+    for at, key in enumerate(keys):
+        pointer = "›" if at == cursor else " "
+        cells += (
+            (pointer + key.letter, "key"),
+            (f" {key.title}  ", "head" if key.id == current else "text"),
+        )
     return tuple(cells)

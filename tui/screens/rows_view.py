@@ -196,6 +196,24 @@ class RowsView(DrawnView):
         self.paint_rows([old, self.cursor])
         self.cursor_moved()
 
+    def stay_on(self, index: int) -> None:
+        """Move the cursor along with its item to another row; a visible cursor stays visible."""
+        top = self.scroll_offset.y
+        was_visible = top <= self.cursor < top + self.shown
+        self.cursor = index
+        if was_visible and not top <= index < top + self.shown:
+            self.call_after_refresh(self._show_cursor)  # the new number of rows is known then
+
+    def show_top(self, index: int | None) -> None:
+        """Show the first rows in a new order; the cursor stays on its item, now at `index`, if that is one of them."""
+        self.cursor = index if index is not None and index < self.shown else 0
+        self.call_after_refresh(self._scroll_row, 0)
+
+    def _show_cursor(self) -> None:
+        top = self.scroll_offset.y
+        if not top <= self.cursor < top + self.shown:
+            self._scroll_row(self.cursor if self.cursor < top else self.cursor - self.shown + 1)
+
     def _scroll_row(self, top: int) -> None:
         """Scroll this row to the top, or as near as possible, even before the scrollbar is shown."""
         self.scroll_to(y=top, animate=False, immediate=True, force=True)

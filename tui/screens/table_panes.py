@@ -39,6 +39,8 @@ class TablePane(Pane):
         self.table = Table()
         self._skip = 0
         """Number of skipped columns."""
+        self._is_sorted_anew = False
+        """Whether the user chose another order, of which the table then shows the top."""
 
     def make(self, frame: Frame, width: int, first: int, count: int, skip: int) -> Table:
         """Return the table with `count` rows built from row `first`."""
@@ -56,8 +58,12 @@ class TablePane(Pane):
             self.heading(frame)
             + (f" · {self.table.shown} of {self.table.of} columns (h/l: more)" if cut else "")
         )
-        if current is not None and current in self.table.order:
-            self.cursor = self.table.order.index(current)
+        index = self.table.order.index(current) if current in self.table.order else None
+        if self._is_sorted_anew:
+            self._is_sorted_anew = False
+            self.show_top(index)
+        elif index is not None:
+            self.stay_on(index)
         return self.table.rows
 
     def build_head(self, frame: Frame, width: int) -> Row | None:
@@ -114,10 +120,12 @@ class TablePane(Pane):
         if column is not None and column == self._chosen("sort"):
             self.action_reverse()
         elif column is not None:
+            self._is_sorted_anew = True
             self._change(sort=column, reverse=False)
 
     def action_reverse(self) -> None:
         """Reverse the order."""
+        self._is_sorted_anew = True
         self._change(reverse=not self._chosen("reverse"))
 
     def action_columns(self) -> None:
