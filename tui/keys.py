@@ -80,7 +80,6 @@ SCOPES = {
     "events": "Events",
     "curves": "Curves",
     "list": "Ranks, log, runs",
-    "tables": "Ranks, GPUs",
     "map": "Map",
     "run": "Run",
     "runs": "List of runs",

@@ -162,7 +162,7 @@ async def test_the_page_shows_the_run_and_its_keys_change_nothing(served: Served
         async with owner.ws_connect(f"{page}ws?width=120&height=40", origin=served.origin) as screen:
             await screen_of(screen, "RUNNING")
             await screen_of(screen, "a line for the browser")
-            for key in ("x", "y", "r", "y", "\x0e", "R", "X", "y", "!", "o", ":stop\r", "y", "P", "y"):
+            for key in ("x", "y", "r", "y", "\x0e", "R", "D", "y", "!", "o", ":stop\r", "y", "P", "y"):
                 await screen.send_str(json.dumps(["stdin", key]))
             await screen.send_str(json.dumps(["stdin", "x"]))
             await screen_of(screen, "a browser can only look at the run")

@@ -40,18 +40,18 @@ async def test_i_shows_the_findings_and_enter_the_line_that_is_the_evidence(rig:
         assert run_screen(it).log_view.selection.rank is None
 
 
-async def test_e_shows_the_evidence_of_the_card_under_the_cursor(rig: Start) -> None:
+async def test_space_shows_the_evidence_of_the_card_under_the_cursor(rig: Start) -> None:
     it = rig(told.running(told.facts(), *told.findings()))
     async with shown(it, 120, 40):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("i")
-        await it.until(lambda: "e evidence" in it.screen())
+        await it.until(lambda: "space evidence" in it.screen())
         assert "stack unchanged" not in it.screen()
-        await it.press("e")
+        await it.press("space")
         await it.until(lambda: "rank 3: stack unchanged in 6 looks" in it.screen())
-        await it.press("e")
+        await it.press("space")
         await it.until(lambda: "stack unchanged" not in it.screen())
-        await it.press("down", "e")
+        await it.press("down", "space")
         await it.until(lambda: "sock-closed-by-peer  rank 4: a peer closed its connection" in it.screen())
 
 
@@ -60,7 +60,7 @@ async def test_the_cursor_reaches_each_card_and_shows_it_whole(rig: Start, size:
     it = rig(told.running(told.facts(), *told.findings()))
     async with shown(it, *size):
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("i", "e")
+        await it.press("i", "space")
         cards, seen = run_screen(it).findings, list[str]()
         for _ in range(60):
             current = cards.current
@@ -96,8 +96,8 @@ async def test_a_click_on_a_key_presses_it(rig: Start) -> None:
     async with shown(it, 120, 40):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("i")
-        await it.until(lambda: "e evidence" in it.screen())
-        row = next(at for at, line in enumerate(it.screen().splitlines()) if "e evidence" in line)
+        await it.until(lambda: "space evidence" in it.screen())
+        row = next(at for at, line in enumerate(it.screen().splitlines()) if "space evidence" in line)
         column = it.screen().splitlines()[row].index("e evidence")
         await it.pilot.click(offset=(column, row))
         await it.until(lambda: "rank 3: stack unchanged in 6 looks" in it.screen())

@@ -132,7 +132,7 @@ def test_a_bad_keymap_is_one_sentence_and_no_crash(tmp_path: Path, text: str, wa
         ('stop = "Y,q"\nleave = "Y"\n', ["Y of leave is also the key of stop"]),
         ('"runs.sort" = "x"\n', []),  # x stops a run, and no run is open there
         ('stop = "K"\n"log.follow" = "F"\n', ["F of log.follow is also the key of log.fold"]),
-        ('"curves.mark" = "e"\nhelp = "question_mark"\n', []),
+        ('"curves.mark" = "n"\nhelp = "question_mark"\n', []),
     ],
 )
 def test_a_key_that_another_action_has_is_told(tmp_path: Path, text: str, wanted: list[str]) -> None:

@@ -146,4 +146,4 @@ async def test_a_search_of_runs(look: Look, rig: Start) -> None:
 
 
 async def test_removal_dialog(look: Look, rig: Start) -> None:
-    await look(lambda: rig(runs=several_runs(), run=None), "down", "X", sizes=[SMALL])
+    await look(lambda: rig(runs=several_runs(), run=None), "down", "D", sizes=[SMALL])

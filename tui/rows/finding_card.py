@@ -43,8 +43,8 @@ RESTART = Button("restart", "r", "restart", "screen.forward('run', 'restart')")
 RUN_AGAIN = Button("restart", "r", "run again", "screen.forward('run', 'restart')")
 COPY = Button("finding.copy", "y", "copy command", "copy")
 LOG = Button("finding", "enter", "log", "zoom")
-UNFOLD = Button("finding.evidence", "e", "evidence", "unfold")
-FOLD = Button("finding.evidence", "e", "fold", "unfold")
+UNFOLD = Button("finding.evidence", "space", "evidence", "unfold")
+FOLD = Button("finding.evidence", "space", "fold", "unfold")
 
 
 def buttons(frame: Frame, item: Item, unfolded: bool) -> list[Button]:

@@ -27,7 +27,7 @@ from .sort_prompt import SortPrompt
 class TablePane(Pane):
     """A table whose rows are built when they become visible; a click on its head sorts."""
 
-    BINDINGS: ClassVar[list[Binding]] = bindings("list", "tables")  # type: ignore[assignment]
+    BINDINGS: ClassVar[list[Binding]] = bindings("list")  # type: ignore[assignment]
 
     name_: ClassVar[str] = ""
     """Name in the settings file."""
