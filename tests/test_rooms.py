@@ -225,7 +225,8 @@ LATE_IMPORTS = {
         "tui.rows.runs",
     },
     "tui/verbs/demo.py": {
-        "runners.watch.simulated_link", "tui.simulated_source", "tui.verbs.cockpit", "tui.verbs.demo_launch",
+        "runners.watch.simulated_link", "runners.watch.simulated_training", "tui.simulated_source",
+        "tui.verbs.cockpit", "tui.verbs.demo_launch",
     },
     "tui/verbs/launch.py": {
         "runners.comparison.adoption_trial", "runners.comparison.rerun_changes", "runners.launch.check",
