@@ -10,9 +10,21 @@ import os
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from .known_causes import ANYWHERE, CAUSES, FILE_LIMIT, LED_TO, LESS, LOST_WORKER, OF_EXITS, WORKER, Cause
+from .known_causes import (
+    ADVICE,
+    ANYWHERE,
+    CAUSES,
+    FILE_LIMIT,
+    LED_TO,
+    LESS,
+    LOST_WORKER,
+    OF_EXITS,
+    WORKER,
+    Cause,
+)
 from .printed_traceback import last_raised, unwrapped
 from .tracebacks import COMPILING, raised_in, shortened
 
@@ -216,17 +228,28 @@ def _unknown(kind: str, head: str, raised: Mapping[str, Any], code: int | None) 
     at = "" if kind in COMPILING else _at(raised)  # a syntax error's text names the file
     says = "raised %s%s" % (_line(head), at)
     if kind == "ImportError" or (raised.get("importing") and not raised.get("step")):
-        return _import_crash(kind, says, raised, code)
+        return _import_crash(head, says, raised, code)
     named = "assertion" if kind == "AssertionError" else "exception"
-    return _FailureClass(named, says + _code(code), _LINE, "maybe")
+    return _FailureClass(named, says + _code(code), advice_of(head, raised) or _LINE, "maybe")
 
 
-def _import_crash(kind: str, says: str, raised: Mapping[str, Any], code: int | None) -> _FailureClass:
+def _import_crash(head: str, says: str, raised: Mapping[str, Any], code: int | None) -> _FailureClass:
     """Classify an exception during an import. It comes again for sure if no step was made before."""
+    kind = str(raised.get("type", ""))
     sure = kind in ("ImportError", *COMPILING) or (kind in _PLAIN and raised.get("step") == 0)
     if raised.get("importing") and kind not in COMPILING:
         says += " while a module was imported"
-    return _FailureClass("import-crash", says + _code(code), _IMPORT, "no" if sure else "maybe")
+    remedy = advice_of(head, raised) or _IMPORT
+    return _FailureClass("import-crash", says + _code(code), remedy, "no" if sure else "maybe")
+
+
+def advice_of(head: str, raised: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return the remedy of an exception that explains nothing by itself ("Type: text"); "" if the table has none."""
+    for cause in ADVICE:
+        match = cause.pattern.search(head)
+        if match:
+            return _filled(cause, match, raised, head).remedy
+    return ""
 
 
 _PLAIN = (
@@ -242,16 +265,17 @@ _PLAIN = (
 
 
 def _filled(cause: Cause, match: re.Match[str], raised: Mapping[str, Any], head: str) -> _FailureClass:
-    named = next((group for group in match.groups() if group), "")
+    groups = [_cut(group).strip(" .") for group in match.groups() if group]
+    named = [*groups, "it", "it"]
     words = dict(_words_of_path(str(raised.get("path") or _path_in(head))), line=_line(head))
     python = str(raised.get("python") or "")
     remedy = dict(words, python=python or "python")
     words["python"] = python or "its Python"
-    says = " ".join(cause.says.format(_cut(named).strip(" ."), **words).split()).rstrip(": ")
+    says = " ".join(cause.says.format(*(groups or [""]), **words).split()).rstrip(": ")
     if raised.get("where"):
         says += " (%s)" % os.path.basename(str(raised["where"]))
     retry = "no" if cause.deterministic and raised.get("untrained") else cause.retry
-    return _FailureClass(cause.kind, says, cause.remedy.format(**remedy), retry, cause.symptom)
+    return _FailureClass(cause.kind, says, cause.remedy.format(*named, **remedy), retry, cause.symptom)
 
 
 def _words_of_path(path: str) -> dict[str, str]:

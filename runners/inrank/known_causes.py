@@ -23,6 +23,8 @@ class Cause(NamedTuple):
     symptom: bool
     anywhere: bool
     deterministic: bool
+    waits: bool
+    advice: bool
     exit_code: int | None
 
 
@@ -39,18 +41,22 @@ def _cause(kind: str, fields: Mapping[str, str]) -> Cause:
     return Cause(
         kind,
         re.compile(fields["pattern"].replace("\n", ""), re.DOTALL),
-        fields["says"].replace("\n", " "),
+        fields.get("says", "").replace("\n", " "),
         fields["remedy"].replace("\n", " "),
         fields.get("retry", "maybe"),
         "symptom" in flags,
         "anywhere" in flags,
         "deterministic" in flags,
+        "waits" in flags,
+        "advice" in flags,
         int(fields["exit"]) if "exit" in fields else None,
     )
 
 
 _ALL = _read()
-CAUSES = tuple(cause for cause in _ALL if cause.exit_code is None)
+CAUSES = tuple(cause for cause in _ALL if cause.exit_code is None and not cause.advice)
+ADVICE = tuple(cause for cause in _ALL if cause.advice)
+"""Remedies of exceptions that explain nothing by themselves."""
 OF_EXITS = tuple(cause for cause in _ALL if cause.exit_code is not None)
 
 
@@ -59,6 +65,8 @@ def _remedy_of(kind: str) -> str:
 
 
 FILE_LIMIT, LESS, NAN_REMEDY = map(_remedy_of, ("file-limit", "host-oom", "nan"))
+WAITS = frozenset(cause.kind for cause in CAUSES if cause.waits)
+"""Kinds of messages after which nothing may follow: the job waits. They have failed it if its log ends with them."""
 ANYWHERE = tuple(cause for cause in CAUSES if cause.anywhere)
 THROUGH = ("ecc", "cuda-oom", "host-oom", "disk-full", "file-limit", "shm-full")
 LED_TO = tuple(cause for cause in CAUSES if cause.kind in THROUGH)
