@@ -87,8 +87,8 @@ class CandidateInLogs(TypedDict):
     id: str
     role: str
     explains: str
-    """The name of its specificity: "cause", "inferred", "message", "trace", "truncated", "report", "word", "symptom",
-    "consequence". See `Specificity`."""
+    """The name of its specificity: "cause", "inferred", "last_words", "relayed", "message", "trace", "truncated",
+    "report", "word", "symptom", "consequence". See `Specificity`."""
     score: Score
     file: str | None
     line: int | None

@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ...presets.finding import Role
-from ..inrank.failure_causes import Failure, of_line
-from ..inrank.known_causes import NAN_REMEDY
+from ..inrank.failure_causes import Failure, advice_of, of_line
+from ..inrank.known_causes import NAN_REMEDY, WAITS
 from ..inrank.printed_traceback import NEXT, OF_RAY
 from .exceptions import LAST, sentence, text_of
+from .exits import of_rank
 from .line_formats import ERRORS, LEVELS, LINES, PHRASES
 from .rules import First, LogLine, Rule, RuleHits, shown
 
@@ -62,6 +64,8 @@ class _Sentence:
     """Its class if the table of causes contains it."""
     text: str
     first: First
+    stream: str = ""
+    """Its writer."""
     outlived: bool = False
     """Whether training went on after the line."""
     title: bool = False
@@ -119,6 +123,17 @@ class _Sentence:
         )
 
 
+class Message(NamedTuple):
+    """The message that explains most."""
+
+    hits: RuleHits
+    sureness: Sureness
+
+    def follows(self, other: First | None) -> bool:
+        """Whether it is after the other line in the same file."""
+        return self.hits.firsts[0].follows(other)
+
+
 class ErrorLines:
     """Collect error messages while logs are read."""
 
@@ -160,7 +175,8 @@ class ErrorLines:
         if sureness is Sureness.WORDS and failure is not None:
             sureness, failure = (Sureness.LEVEL, failure) if _is_cause(failure) else (sureness, None)
         minor, title = LEVELS["minor"].search(before) is not None, OF_RAY.match(line.text) is not None
-        self._keep(_Sentence(sureness, failure, line.text, line.first, warned=minor, title=title))
+        first = _with_named_rank(line)
+        self._keep(_Sentence(sureness, failure, line.text, first, line.stream, warned=minor, title=title))
         self.open_here = True
 
     def _has_room(self, sureness: Sureness) -> bool:
@@ -193,8 +209,10 @@ class ErrorLines:
         """Keep a Python warning if the table of causes contains it: it may explain an unexplained failure."""
         match = PHRASES["warning"].search(line.text)
         failure = None if match is None else of_line(line.text[match.end() :])
-        if _is_cause(failure) and self._has_room(Sureness.WORDS):
-            self._keep(_Sentence(Sureness.WORDS, failure, line.text, line.first, warned=True))
+        if failure is not None and not failure.symptom and self._has_room(Sureness.WORDS):
+            sureness = Sureness.LEVEL if failure.kind in WAITS else Sureness.WORDS
+            self._keep(_Sentence(sureness, failure, line.text, line.first, line.stream, warned=True))
+            self.open_here = True
 
     def diverged(self, line: LogLine) -> bool:
         """Whether a training line has a non-finite loss or gradient. Only the first of consecutive lines is kept."""
@@ -211,14 +229,17 @@ class ErrorLines:
             around = _around(line.text, match.start())
             says = f"rank 0 trains on with a loss or gradient that is not a number: {around}"
             failure = Failure(0, "nan", says, NAN_REMEDY, "maybe")
-            self._keep(_Sentence(Sureness.LEVEL, failure, line.text, line.first, lasts=True, times=times))
+            first, stream = line.first, line.stream
+            self._keep(
+                _Sentence(Sureness.LEVEL, failure, line.text, first, stream, lasts=True, times=times)
+            )
             self.open_here = True
         return True
 
-    def introduces(self, number: int) -> None:
-        """Mark the message directly above a traceback as its title. The traceback's exception explains more."""
+    def introduces(self, line: LogLine) -> None:
+        """Mark the writer's message directly above a traceback as its title. The exception explains more."""
         last = self._newest()
-        if last is None or number - last.first.evidence.line > 1:
+        if last is None or line.number - last.first.evidence.line > 1 or last.stream != line.stream:
             return
         last.title = last.title or (last.failure is None and last.sureness is not Sureness.ENDED)
 
@@ -236,7 +257,7 @@ class ErrorLines:
         killed: First | None = None,
         titles: bool = True,
         symptoms: Mapping[int, int] = MappingProxyType({}),
-    ) -> RuleHits | None:
+    ) -> Message | None:
         """Return the best message as a rule that fired: a cause if the job failed or the file ends with it.
 
         `lengths`: lines of each file so far. `failed`: other evidence shows that the job failed. `killed`: the report of
@@ -247,7 +268,19 @@ class ErrorLines:
         ended = kept if failed else [each for each in kept if _ends(each, lengths)]
         surer = [each for each in kept if each.sureness > Sureness.WORDS]
         best = min(ended or surer, key=lambda each: each.order, default=None)
-        return None if best is None else RuleHits.of(_rule(best, bool(ended)), best.first)
+        return (
+            None
+            if best is None
+            else Message(RuleHits.of(_rule(best, bool(ended)), best.first), best.sureness)
+        )
+
+
+def _with_named_rank(line: LogLine) -> First:
+    """Return the line as evidence, with the rank that its text names if its prefix has none."""
+    if line.head.rank is not None:
+        return line.first
+    ranks = {int(match["rank"]) for match in PHRASES["own_rank"].finditer(line.text, 0, 400)}
+    return line._replace(head=of_rank(ranks.pop(), line.head)).first if len(ranks) == 1 else line.first
 
 
 def _is_cause(failure: Failure | None) -> bool:
@@ -322,11 +355,22 @@ def _is_glog_warning(line: LogLine) -> bool:
     return is_minor and PHRASES["socket"].search(line.text) is None
 
 
+def _quoted(best: _Sentence) -> tuple[str, str]:
+    """Return text and remedy of a message that the table of causes does not contain."""
+    quote = shown(best.text)[:QUOTED]
+    advice = advice_of(best.text) if best.sureness is Sureness.ENDED else ""
+    if advice:
+        return f"The log has this error: {quote}", sentence(advice)
+    return (
+        f"No rule knows this: {quote}",
+        "Read the lines around it: it is the earliest report of an error that was read.",
+    )
+
+
 def _rule(best: _Sentence, ended: bool) -> Rule:
     failure = best.failure
     if failure is None:
-        name, text = UNEXPLAINED, f"No rule knows this: {shown(best.text)[:QUOTED]}"
-        remedy = "Read the lines around it: it is the earliest report of an error."
+        name, (text, remedy) = UNEXPLAINED, _quoted(best)
     else:
         name, text, remedy = f"died-{failure.kind}", text_of(failure), sentence(failure.remedy)
     role: Role

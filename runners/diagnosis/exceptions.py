@@ -40,6 +40,8 @@ _OF_LOGGING = "Call stack:"
 """The logging module prints this after an error in a log call, which does not end the process."""
 GENERIC = ("exception", "assertion")
 """Classes that explain nothing: an earlier exception in the chain may explain more."""
+DATA = "data-unreadable"
+"""Of a chain of these the first one read the file; later ones are attempts to read it in another way."""
 _NUMBER = re.compile(r"\d+")
 _OF_NCCL = re.compile(
     r"DistBackendError|NCCL (?:[Ee]rror|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"
@@ -135,9 +137,9 @@ class _Inner(NamedTuple):
         """Whether it explains more than the next exception, with this text and line, or is the same one."""
         if first.evidence.line - self.first.evidence.line > LINES:
             return False
-        if self.failure.kind == failure.kind and self.text == text:
-            return True
-        return failure.kind in GENERIC and self.failure.kind not in GENERIC
+        if self.failure.kind in GENERIC:
+            return self.failure.kind == failure.kind and self.text == text
+        return failure.kind in GENERIC or (failure.kind == self.failure.kind == DATA)
 
 
 REPORTED = Rule(

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ...presets.finding import ROLES, SEVERITIES
 from .derived_rules import fired
-from .error_lines import UNEXPLAINED
+from .error_lines import UNEXPLAINED, Message, Sureness
 from .exceptions import CUT_OFF, LAST, PLACE
 from .exits import RAISED
 from .heads import Stamp
@@ -34,19 +34,23 @@ class Specificity(IntEnum):
     """A rule or an exception names the cause."""
     INFERRED = 2
     """A kill, a message in the table of known causes, ranks that did not join, an error that NCCL only mentions."""
-    MESSAGE = 3
-    """An error message that no rule knows."""
-    TRACE = 4
+    LAST_WORDS = 3
+    """An error message that no rule knows, in a form that only errors have, before any report of the failure."""
+    RELAYED = 4
+    """A launcher's or scheduler's report that another process has failed."""
+    MESSAGE = 5
+    """Any other error message that no rule knows."""
+    TRACE = 6
     """The functions of NCCL that pass on an error."""
-    TRUNCATED = 5
+    TRUNCATED = 7
     """A traceback whose exception is missing."""
-    REPORT = 6
+    REPORT = 8
     """The report of a failure without its reason: torch's of an NCCL error, a launcher's of an exit."""
-    WORD = 7
+    WORD = 9
     """An everyday word of trouble in a short log."""
-    SYMPTOM = 8
+    SYMPTOM = 10
     """An error that follows from another one."""
-    CONSEQUENCE = 9
+    CONSEQUENCE = 11
     """What launchers and schedulers do after a process has exited."""
 
 
@@ -155,8 +159,8 @@ class _Case:
         self.cut_off = list(self.exceptions.cut_off(reading.lengths))
         self.message = self._message(self.failed)
         """The best error message."""
-        if self.message is not None and self.message.rule.role == "hint":
-            self.found.append((self.message, finding_of(self.message, "", reading)))
+        if self.message is not None and self.message.hits.rule.role == "hint":
+            self.found.append((self.message.hits, finding_of(self.message.hits, "", reading)))
 
     @property
     def findings(self) -> list[LogFinding]:
@@ -176,8 +180,9 @@ class _Case:
         for cut in self._truncated():
             is_symptom = cut.rule.role == "symptom"
             candidates += self._made(Specificity.SYMPTOM if is_symptom else Specificity.TRUNCATED, [cut])
-        if self.message is not None and self.message.rule.role != "hint":
-            candidates += self._made(self._specificity_of(self.message), [self.message])
+        if self.message is not None and self.message.hits.rule.role != "hint":
+            candidates += self._made(self._specificity_of(self.message), [self.message.hits])
+        candidates += self._made(Specificity.RELAYED, map(_as_cause, self._relayed()))
         for entry, finding in self.found:
             specificity = self._specificity(finding)
             if specificity is not None:
@@ -207,7 +212,7 @@ class _Case:
         """Yield ranks that did not join, errors that NCCL mentions, and what a truncated traceback may follow from."""
         yield from absent(self.reading)
         for entry, finding in self.found:
-            if (finding.role, finding.severity) == ("fact", "error") and finding.id != REPORT:
+            if _mentions_error(finding) and finding.id != REPORT and not entry.rule.reports:
                 yield _as_cause(entry)
         if self.failed:
             reporting = [entry for entry, _ in self.found if entry.rule.role == "symptom"]
@@ -220,24 +225,35 @@ class _Case:
         yield from map(_as_cause, self._fired(LEFT))
         message = self._message(failed=True)
         if message is not None and self._specificity_of(message) is Specificity.INFERRED:
-            yield message
+            yield message.hits
+
+    def _relayed(self) -> list[RuleHits]:
+        """Return the rules that only report the failure of another process."""
+        return [entry for entry, finding in self.found if entry.rule.reports and _mentions_error(finding)]
 
     def _fired(self, rule: str) -> Iterator[RuleHits]:
         return (entry for entry, _ in self.found if entry.rule.id == rule)
 
-    def _message(self, failed: bool) -> RuleHits | None:
+    def _message(self, failed: bool) -> Message | None:
         """Return the best error message. `failed`: it may be far from the end of its file."""
         exceptions = self.exceptions
         return self.reading.error_lines.best(
             self.reading.lengths, failed, exceptions.killed, not exceptions.raised, self._first_symptoms()
         )
 
-    def _specificity_of(self, message: RuleHits) -> Specificity:
-        if message.rule.id == UNEXPLAINED:
-            return Specificity.MESSAGE
-        if message.rule.role != "symptom":
+    def _specificity_of(self, message: Message) -> Specificity:
+        rule = message.hits.rule
+        if rule.id == UNEXPLAINED:
+            return Specificity.LAST_WORDS if self._is_before_reports(message) else Specificity.MESSAGE
+        if rule.role != "symptom":
             return Specificity.INFERRED
-        return Specificity.CONSEQUENCE if message.rule.id in LATER else Specificity.SYMPTOM
+        return Specificity.CONSEQUENCE if rule.id in LATER else Specificity.SYMPTOM
+
+    def _is_before_reports(self, message: Message) -> bool:
+        """Whether the message has a form that only errors have, and no earlier line reports the failure."""
+        if message.sureness < Sureness.LEVEL or message.follows(self.exceptions.exited):
+            return False
+        return not any(message.follows(report) for entry in self._relayed() for report in entry.firsts)
 
     def _first_symptoms(self, *more: RuleHits | None) -> dict[int, int]:
         """Return the line number of the first error symptom in each file. `more`: hits that are no findings."""
@@ -251,7 +267,7 @@ class _Case:
 
     def _truncated(self) -> Iterator[RuleHits]:
         """Yield truncated tracebacks. A file that reports a failure before has only what a launcher raises after it."""
-        files = set(self._first_symptoms(self.message))
+        files = set(self._first_symptoms(None if self.message is None else self.message.hits))
         for report in self._fired(REPORT):
             files.update(first.file for first in report.firsts)
         exit_ = self.exceptions.exited
@@ -281,6 +297,11 @@ class _Case:
     def _is_near_end(self, entry: RuleHits) -> bool:
         lengths = self.reading.lengths
         return any(first.lines_left(lengths) <= LAST for first in entry.firsts)
+
+
+def _mentions_error(finding: LogFinding) -> bool:
+    """Whether a line mentions an error that is no rule's cause."""
+    return (finding.role, finding.severity) == ("fact", "error")
 
 
 def _as_cause(entry: RuleHits) -> RuleHits:

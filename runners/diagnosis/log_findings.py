@@ -68,7 +68,7 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
         layer=rule.layer,
         confidence=rule.confidence,
         text=rule.says({**first.values, "seen": seen} if seen else first.values),
-        remedy=rule.remedy,
+        remedy=rule.advises(first.values),
         env=rule.env,
         count=entry.count,
         host=writer.host or _single(hosts) or "",

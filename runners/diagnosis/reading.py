@@ -302,7 +302,7 @@ class Reading:
                 self.error_lines.line(read._replace(text=before.rstrip(": ")), has_rule=False)
             self.exceptions.begin(read)
             if first[1] == BEGIN:
-                self.error_lines.introduces(number)
+                self.error_lines.introduces(read)
         elif first[1] == IGNORED:
             self.exceptions.ignore(read.stream, number)
         elif first[1] in NEEDLES:

@@ -26,6 +26,8 @@ RAY = ("world_rank=", "process group for: ")
 OTHERS = (*STARTS, IGNORED, *RAY, *EXITS)
 """Needles without a rule: the start of an exception, an exception that Python ignores, Ray's mapping of processes to
 ranks, and reports of exits."""
+_NAME = re.compile(r"\{([a-z_]+)\}")
+"""A placeholder in a remedy."""
 Version = tuple[int, ...]
 """(2, 21, 5); () if unknown."""
 
@@ -51,6 +53,8 @@ class Rule:
     marked: bool = False
     template: str = ""
     """The text with placeholders, used if the match has all their values."""
+    reports: bool = False
+    """Whether it only reports that another process has failed."""
     softer: str = ""
     """A match that contains this text is a fact instead of a cause: it is normal in some setups."""
     place: int = 0
@@ -59,6 +63,12 @@ class Rule:
     @property
     def explains(self) -> bool:
         return self.role == "cause" and self.severity == "error"
+
+    def advises(self, values: Mapping[str, str]) -> str:
+        """Return the remedy with the names of a match; {host} without a value becomes HOST."""
+        if "{" not in self.remedy:
+            return self.remedy
+        return _NAME.sub(lambda name: values.get(name[1]) or name[1].upper(), self.remedy)
 
     def says(self, values: Mapping[str, str]) -> str:
         """Return the rule's text with the values of a match."""

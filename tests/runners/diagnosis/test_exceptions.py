@@ -120,7 +120,7 @@ def test_one_that_the_script_went_on_after_is_a_hint() -> None:
 def test_a_launchers_own_exception_says_nothing() -> None:
     assert [(each.id, each.role) for each in said(OUR_OWN).findings] == [("launcher-reports", "symptom")]
     (found,) = said(["a Traceback (most recent call last) in a sentence", "KeyError: not one"]).findings
-    assert (found.id, found.text) == ("unexplained", "No rule knows this: KeyError: not one")
+    assert (found.id, found.text) == ("unexplained", "The log has this error: KeyError: not one")
 
 
 @for_each(

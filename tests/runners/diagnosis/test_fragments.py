@@ -76,8 +76,8 @@ def test_a_traceback_without_its_end_names_the_function_of_the_library_that_was_
 def test_a_tool_that_fails_is_no_rank_that_ended(command: str) -> None:
     line = f"subprocess.CalledProcessError: Command {command} returned non-zero exit status 1."
     first = first_of("Traceback (most recent call last):", '  File "train.py", line 9, in <module>', line)
-    assert first.id == "died-exception"
-    assert "raised CalledProcessError: Command" in first.text
+    assert first.id == "died-build-failed"
+    assert "could not compile code: Command" in first.text
 
 
 def test_a_script_that_fails_is_one() -> None:
@@ -574,7 +574,7 @@ CURLY = (
         (['    "message": "Quota failure for project finch. The request for 2 K80 exceeds the allowed maximum"'],
          "quota of the cloud is used up: Quota failure for project finch"),
         ([SCALE, *LAUNCH], "Grad scale is small: 1.29e-26"),
-        ([PASTED], "AssertionError at state_dict_loader.py:250"),
+        ([PASTED], "AssertionError: assert metadata is not None at state_dict_loader.py:250"),
         ([CURLY], "no module named graphs"),
         (["/bin/bash: line 0: export: `=/usr/bin/sup': not a valid identifier",
           "Error: failed to run torchrun --nnodes=1 train.py on 127.0.0.1"], "not a valid identifier"),

@@ -200,7 +200,7 @@ def test_what_python_ignores_is_nothing() -> None:
 def test_a_crash_without_a_traceback() -> None:
     assert headline(
         ["Fatal Python error: Segmentation fault", "", "Current thread 0x7f (most recent call first):"]
-    ) == ("No rule knows this: Fatal Python error: Segmentation fault")
+    ) == ("A rank crashed in native code: Fatal Python error: Segmentation fault.")
 
 
 def test_a_stack_that_is_logged_is_none() -> None:
