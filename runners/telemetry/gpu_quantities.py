@@ -119,7 +119,7 @@ GPU: tuple[Quantity, ...] = (
         NvmlCall(_MEMORY, lambda memory: int(memory.used)),
         limit="gpu.mem_total",
         curve=Curve("gpu.mem", "GPU memory", compared=Compared(0, 12, "peak", "less")),
-        column=TableColumn("mem", "GPU memory used and total", width=9, priority=3),
+        column=TableColumn("mem", "GPU memory used and total", width=9, priority=3, high_is_bad=True),
         export=_bytes("DCGM_FI_DEV_FB_USED", "Used GPU memory", "hw.gpu.memory.usage"),
     ),
     _gpu(
@@ -136,7 +136,7 @@ GPU: tuple[Quantity, ...] = (
             _scaled(1.0),
         ),
         curve=Curve("gpu.temp", "GPU temperature", low=None),
-        column=TableColumn("temp", "GPU temperature, °C", width=4, priority=11),
+        column=TableColumn("temp", "GPU temperature, °C", width=4, priority=11, high_is_bad=True),
         export=_celsius("DCGM_FI_DEV_GPU_TEMP", "Temperature of the GPU", "gpu"),
     ),
     _gpu(

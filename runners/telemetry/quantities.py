@@ -99,7 +99,9 @@ RANK: tuple[Quantity, ...] = (
         holds=Holds.STEPS,
         why=NO_STEPS,
         curve=Curve("rank.step_s", "step time", compared=Compared(4, 2, "median", "less"), per="/step"),
-        column=TableColumn("pace", "mean time of a step", width=6, priority=11, title="s/step"),
+        column=TableColumn(
+            "pace", "mean time of a step", width=6, priority=11, title="s/step", high_is_bad=True
+        ),
         export=own_family("rank.step.duration", "Mean time of a step, while steps go on.", "seconds"),
     ),
     Quantity(
@@ -120,6 +122,7 @@ RANK: tuple[Quantity, ...] = (
             width=4,
             priority=7,
             live=True,
+            high_is_bad=True,
         ),
         export=own_family(
             "rank.collective.wait", "Share of time waited for other ranks in collectives.", "ratio"
@@ -128,7 +131,9 @@ RANK: tuple[Quantity, ...] = (
     Quantity(
         "log_age_s",
         "s",
-        column=TableColumn("log", "time since its last log line", width=4, priority=19, live=True),
+        column=TableColumn(
+            "log", "time since its last log line", width=4, priority=19, live=True, high_is_bad=True
+        ),
         export=own_family("rank.output.age", "Time since the rank wrote any output.", "seconds"),
     ),
 )

@@ -123,6 +123,8 @@ class TableColumn(NamedTuple):
     """Out of date for a rank that has ended."""
     words: bool = False
     """Text instead of a number: to the left, and up to 24 columns wide."""
+    high_is_bad: bool = False
+    """Whether a table that is sorted by it begins with the largest value."""
 
 
 class OtelSpelling(NamedTuple):

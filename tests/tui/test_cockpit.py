@@ -347,15 +347,17 @@ async def test_marks_and_sort(rig: Start) -> None:
         await it.press("space", "space")
         assert it.app.view.marked == {0, 1}
         await it.press("s")
-        await it.until(lambda: "= worst first   r rank   s state" in it.screen())
+        await it.until(lambda: "0 worst first   r rank   s state" in it.screen())
         await it.press("s", "S")
         assert (it.app.view.sort, it.app.view.reverse) == ("state", True)
         await it.press("s", "s")
         assert (it.app.view.sort, it.app.view.reverse) == ("state", False)
         await it.press("s", "r", "s", "escape")
         assert (it.app.view.sort, it.app.view.reverse) == ("rank", False)
-        await it.press("s", "=")
-        assert it.app.view.sort == ""
+        await it.press("s", "e")
+        assert (it.app.view.sort, it.app.view.reverse) == ("temp", True), "the hottest first"
+        await it.press("s", "0", "s", "0")
+        assert (it.app.view.sort, it.app.view.reverse) == ("", False), "the worst stays first"
         assert run_screen(it.app).ranks.current is not None
 
 
@@ -815,7 +817,7 @@ async def test_arrows_and_enter_choose_the_column_to_sort_by(rig: Start) -> None
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("s")
-        await it.until(lambda: "›= worst first" in it.screen())
+        await it.until(lambda: "›0 worst first" in it.screen())
         await it.press("down", "right", "left")
         await it.until(lambda: "›r rank" in it.screen())
         await it.press("enter")

@@ -24,6 +24,7 @@ from distui.tui.rows.map_cells import map_nodes, map_scale
 from distui.tui.rows.map_filter import MAP, node_filter
 from distui.tui.rows.map_layout import Shape, grid_of
 from distui.tui.rows.map_metrics import METRICS
+from distui.tui.rows.tables import rank_order
 
 LINK = LinkStatus(LinkPhase.FOLLOWING, play.BEGAN)
 CROWD = RunState().apply_all(several.stamped(crowd(128)))
@@ -314,6 +315,11 @@ def test_a_node_without_a_host_can_be_opened() -> None:
 def test_a_number_after_a_field_is_compared_whole(text: str) -> None:
     made = gpu_map(crowded(map_filter=text), 118, 34)
     assert [node.node.node for node in made.nodes] == [76]  # its name is c77; c177 and rank 77 do not match
+
+
+def test_the_ranks_begin_with_those_that_are_far_from_the_median() -> None:
+    assert rank_order(crowded())[0] == 11  # 12 % on c2
+    assert rank_order(crowded(metric="temp"))[0] == 0
 
 
 def test_nothing_is_unknown_before_the_first_state_has_come() -> None:

@@ -80,6 +80,8 @@ class Column(Struct, frozen=True):
     """Maximum width if the terminal has room to spare; 0 for `width`."""
     shown_if: str = ""
     """Condition: "gpu" needs GPUs, "nccl" NCCL, "nodes" several nodes, "ended" an ended run, "live" a live run."""
+    high_is_bad: bool = False
+    """Whether a sort by it begins with the largest value."""
     optional: bool = False
     """Whether the column appears only if the user chose it or the others leave room."""
 
@@ -166,6 +168,7 @@ class _Measured:
             right=not declared.words,
             max_width=WORDS_WIDTH if declared.words else 0,
             shown_if=self._shown_if,
+            high_is_bad=declared.high_is_bad,
             optional=declared.optional,
         )
 

@@ -213,6 +213,19 @@ def cell_of(frame: Frame, node: MapNode, cell: int) -> MapCell:
     return MapCell(node.node, gpu, ranks, node.value(cell), node.broken.get(cell, ""))
 
 
+def far_ranks(frame: Frame) -> set[int]:
+    """Return the ranks whose value is far from the median on the bad side, by the metric of the map."""
+    scale = frame.once(map_scale)
+    far = set[int]()
+    if not scale.count_far():
+        return far
+    for node in frame.once(map_nodes):
+        for cell, value in enumerate(node.values):
+            if value is not None and node.counts(cell) and scale.badness(value) >= FAR:
+                far.update(rank.place.rank for rank in cell_of(frame, node, cell).ranks)
+    return far
+
+
 # --- the scale ---
 
 

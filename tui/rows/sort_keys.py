@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from .glyphs import Cell, Row
 
-OWN_ORDER = "="
+OWN_ORDER = "0"
 """Key of the table's own order."""
 
 

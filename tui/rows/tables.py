@@ -41,6 +41,7 @@ from .columns import (
 )
 from .frame import Frame, fit_name, gpu_of, gpu_owners, names, training_line
 from .glyphs import Cell, Row, fit, or_na, percent, table
+from .map_cells import far_ranks
 from .pane_filters import GPUS, RANKS
 from .sort_keys import SortKey, offered, sort_keys
 
@@ -234,7 +235,7 @@ def rank_order(frame: Frame) -> list[int]:
     state = frame.state
     column = by_id("ranks", frame.view.sort) if frame.view.sort else None
     if column is None or column.key is None:
-        order = state.once(_worst_first)
+        order = frame.once(_worst_first)
         return order[::-1] if frame.view.reverse else order
     if column is RANK_NUMBER:
         return sorted(state.ranks, reverse=frame.view.reverse)
@@ -253,11 +254,22 @@ def shown_ranks(frame: Frame) -> list[int]:
     return [row.rank.place.rank for row in RANKS.fitting(rows, frame.view.rank_filter)]
 
 
-def _worst_first(state: RunState) -> list[int]:
-    blamed = _blamed(state)
+ON_A_SCREEN = 64
+"""Ranks that a table can show at once: in a longer one, those far from the median would be out of sight."""
+
+
+def _worst_first(frame: Frame) -> list[int]:
+    """Return the ranks that a finding names, those that failed, those far from the median of the map, the others."""
+    ranks, blamed = frame.state.ranks, _blamed(frame.state)
+    far = frame.once(far_ranks) if len(ranks) > ON_A_SCREEN else set[int]()
     return sorted(
-        state.ranks,
-        key=lambda number: (number not in blamed, _SEVERE.get(state.ranks[number].phase, 4), number),
+        ranks,
+        key=lambda number: (
+            number not in blamed,
+            _SEVERE.get(ranks[number].phase, 4),
+            number not in far,
+            number,
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from textual.signal import Signal
 from ...runners.run.model import RunPhase
 from ..keys import bindings
 from ..rows.column_choice import ColumnChoice, begin_choice, default_ids
-from ..rows.columns import TABLES
+from ..rows.columns import TABLES, by_id
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.pane_filters import filter_note
@@ -117,11 +117,15 @@ class TablePane(Pane):
             self.app.push_screen(SortPrompt(keys, self._chosen("sort")), self._sort_by)
 
     def _sort_by(self, column: str | None) -> None:
-        if column is not None and column == self._chosen("sort"):
+        """Sort by a column, the worst value first; "" is the table's own order."""
+        if column is None:
+            return
+        if column and column == self._chosen("sort"):
             self.action_reverse()
-        elif column is not None:
-            self._is_sorted_anew = True
-            self._change(sort=column, reverse=False)
+            return
+        chosen = by_id(self.name_, column) if column else None
+        self._is_sorted_anew = True
+        self._change(sort=column, reverse=chosen is not None and chosen.high_is_bad)
 
     def action_reverse(self) -> None:
         """Reverse the order."""
