@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.binding import Binding
-from textual.events import Event
+from textual.events import Event, Key
 from textual.filter import LineFilter, Monochrome, NoColor
 
 from ..runners.run import clock
@@ -168,6 +168,8 @@ class CockpitApp(Cockpit):
 
     async def on_event(self, event: Event) -> None:
         self.alerts.track_focus(event)
+        if isinstance(event, Key):
+            self.key_pressed()
         await self.type_ahead.take(event)
 
     # --- the run on the screen

@@ -420,3 +420,20 @@ async def test_no_notice_lies_over_the_newest_lines(
         await it.until(lambda: "Told to a dialog" in it.screen())
         await it.press("escape")
         await stands_apart("Told to a dialog")
+
+
+async def test_a_message_goes_with_the_next_key_once_it_has_been_seen(rig: Start) -> None:
+    async with shown(rig(play.running())) as it:
+        await opened(it)
+        await it.press("T")
+        await it.until(lambda: "since the attempt began" in it.screen())
+        await it.press("4")
+        assert "since the" in it.screen(), "keys in quick succession hide nothing"
+        await asyncio.sleep(2.0)
+        assert "since the" in it.screen()
+        await it.press("3")
+        await it.until(lambda: "since the" not in it.screen())
+        await it.press("T")
+        await it.until(lambda: "since the line above" in it.screen())
+        await asyncio.sleep(4.0)
+        await it.until(lambda: "since the" not in it.screen())

@@ -84,6 +84,11 @@ class Cockpit(PacedApp):
             flash.clear()
         self.clear_notifications()
 
+    def key_pressed(self) -> None:
+        """Remove the messages that have been seen."""
+        if flash := self._flash():
+            flash.key_pressed()
+
     def report(self, done: CommandDone) -> None:
         """Show the result of a command."""
         self.notify(done.text, severity="information" if done.ok else "error")
