@@ -100,9 +100,9 @@ class LaunchPreview:
 
 
 def with_free_name(form: LaunchForm) -> LaunchForm:
-    """Return the form, under a free name if a live run has its name."""
+    """Return the form, under a free name if another run has its name, so that a name means one run."""
     name = form.name
-    free = free_name(name) if name else ""
+    free = free_name(name, beside_ended=True) if name else ""
     return form if free == name else replace(form, options={**form.options, "name": free})
 
 

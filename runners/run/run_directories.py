@@ -123,12 +123,15 @@ def _unwritable(path: Path, error: OSError) -> RunError:
     )
 
 
-def free_name(name: str) -> str:
-    """Return this name, or the first numbered one that no live run has: night-2 for night."""
-    live = {entry.record.name for entry in entries() if not ended(entry)}
+def free_name(name: str, beside_ended: bool = False) -> str:
+    """Return this name, or the first numbered one that no live run has: night-2 for night.
+
+    `beside_ended`: no ended run has it either.
+    """
+    taken = {entry.record.name for entry in entries() if beside_ended or not ended(entry)}
     plain = re.sub(r"-\d+$", "", name)[:60]
     numbered = (f"{plain}-{number}" for number in itertools.count(2))
-    return next(each for each in itertools.chain((name,), numbered) if each not in live)
+    return next(each for each in itertools.chain((name,), numbered) if each not in taken)
 
 
 def create(record: RunRecord, plan: bytes, files: Mapping[str, str]) -> Path:

@@ -244,17 +244,20 @@ async def test_what_is_typed_after_tab_goes_into_the_next_field_and_is_no_key(ri
         assert not screen.form_view.has_focus
 
 
-def test_the_form_offers_a_name_that_no_live_run_has(monkeypatch: pytest.MonkeyPatch) -> None:
+@for_each("ended", [False, True])
+def test_the_form_offers_a_name_that_no_other_run_has(ended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("res", "res-2"):
         run_directories.create(run_directories.new_record(name), b"{}", {})
-    monkeypatch.setattr(run_directories, "ended", lambda entry: False)
+    monkeypatch.setattr(run_directories, "ended", lambda entry: ended)
     form = LaunchForm(preset="ddp", script="job/res.py")
     assert with_free_name(form).option("name") == "res-3", "the name that it would get"
     assert with_free_name(replace(form, options={"name": "res-2"})).option("name") == "res-3"
     assert with_free_name(replace(form, options={"name": "mine"})).option("name") == "mine"
     assert with_free_name(LaunchForm(preset="ddp")).option("name") == ""
-    monkeypatch.setattr(run_directories, "ended", lambda entry: True)
-    assert with_free_name(form) == form
+    other = "res" if ended else "res-3"
+    assert run_directories.free_name("res") == other, (
+        "for a launch by a verb the names of ended runs are free"
+    )
 
 
 async def test_digits_typed_into_a_field_stay_there(rig: Start) -> None:
