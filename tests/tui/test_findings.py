@@ -92,7 +92,7 @@ def test_a_card_has_sentence_remedy_and_keys_and_folds_its_evidence() -> None:
     assert folded == [
         "✖ rank 3 never joined all_reduce 1204: it is in load() at data.py:88, and 7 ranks wait for it",
         "  → look at data.py:88 on rank 3; a barrier before it would show who is late",
-        "  cause · rank 3 on n001 · 42 s ago   w stacks   r restart   enter log   e evidence",
+        "  cause · rank 3 on n001 · 42 s ago   w stacks   r restart   enter log   space evidence",
     ]
     whole = card_of(frame, width=60, unfolded=True)
     shown = text_of(whole.rows)
@@ -102,7 +102,7 @@ def test_a_card_has_sentence_remedy_and_keys_and_folds_its_evidence() -> None:
         "│ ranks 0-2, 4-7: all_reduce 1204",
     ):
         assert part in shown
-    assert "e fold" in text_of(card_of(frame, unfolded=True).rows)
+    assert "space fold" in text_of(card_of(frame, unfolded=True).rows)
     assert max(row_width(row) for row in whole.rows) <= 60
 
 
@@ -128,9 +128,11 @@ def test_the_keys_of_a_card_are_those_that_help_now() -> None:
     line = "node-0/attempt-001/rank-3.nccl:1: NCCL INFO Init COMPLETE"
     assert words(live, Finding("x", "note", "x", evidence=(line,))).split("   ")[1:] == [
         "enter log",
-        "e evidence",
+        "space evidence",
     ]
-    assert words(live, Finding("x", "note", "x", evidence=("3 looks",))).split("   ")[1:] == ["e evidence"]
+    assert words(live, Finding("x", "note", "x", evidence=("3 looks",))).split("   ")[1:] == [
+        "space evidence"
+    ]
     assert words(frame_of(play.running(2, gpu=False)), quiet).split("   ")[1:] == [], (
         "gloo has no NCCL_DEBUG"
     )

@@ -80,7 +80,8 @@ async def test_y_copies_the_command_of_the_remedy(rig: Start) -> None:
     stuck = Finding(
         "hang-lock", "error", "rank 1 is blocked", remedy="press w (`distui dump night stacks`)"
     )
-    it = rig(told.running(told.facts(), stuck, Finding("slow", "warning", "rank 4 waits least", rank=4)))
+    slow = Finding("slow", "warning", "rank 5 is slow", rank=5, remedy="see what it does")
+    it = rig(told.running(told.facts(), stuck, slow, Finding("late", "note", "rank 4 waits least", rank=4)))
     async with shown(it, 120, 40):
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("i")
@@ -88,7 +89,9 @@ async def test_y_copies_the_command_of_the_remedy(rig: Start) -> None:
         await it.press("y")
         await it.until(lambda: it.app.clipboard == "distui dump night stacks")
         await it.press("down", "y")
-        await it.until(lambda: "no command to copy" in it.told())
+        await it.until(lambda: it.app.clipboard == "see what it does")
+        await it.press("down", "y")
+        await it.until(lambda: it.app.clipboard == "rank 4 waits least")
 
 
 async def test_a_click_on_a_key_presses_it(rig: Start) -> None:

@@ -146,14 +146,10 @@ class FindingCards(Pane):
             self.again()
 
     def action_copy(self) -> None:
-        """Copy the command of the remedy."""
-        if self.current is None:
-            return
-        command = command_of(self.current.first.remedy)
-        if command:
-            copy(self.app, command)
-        else:
-            self.app.notify("the remedy of this finding has no command to copy")
+        """Copy the command of the remedy; its sentence if it has none, or that of the finding."""
+        if self.current is not None:
+            finding = self.current.first
+            copy(self.app, command_of(finding.remedy) or finding.remedy or finding.text)
 
 
 def _below(frame: Frame, width: int, found: bool) -> list[Row]:
