@@ -33,13 +33,15 @@ def attempts_unknown(state: RunState, damaged: bool = False) -> bool:
 
 
 def worst(state: RunState) -> str:
-    """Return the worst finding of a run, else its end; "" if it runs without a finding."""
+    """Return the worst finding of a run, else how it ended; "" if it runs or succeeded without a finding."""
     findings = worst_first(state.findings.values())
     cause = next((attempt.first_cause for attempt in reversed(state.attempts) if attempt.first_cause), None)
     if state.phase is RunPhase.FAILED and cause is not None:
         return clean_text(cause.text)
     if findings and findings[0].alarm:
         return clean_text(findings[0].text)
+    if state.phase is RunPhase.SUCCEEDED:
+        return ""
     return clean_text(state.end_text) if state.end_text != str(state.phase) else ""
 
 

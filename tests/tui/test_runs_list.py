@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
@@ -68,7 +70,18 @@ def test_runs_of_one_name_show_the_end_of_their_ids() -> None:
     for width in (78, 118):
         shown = "".join(text for run in runs for text, _ in run_row(run, place_columns(runs, width)))
         assert all(run.id.rpartition("-")[2] in shown for run in runs)
+        assert [place.column.name for place in place_columns(runs, width)][:3] == ["state", "name", "id"]
     assert "id" not in {place.column.name for place in place_columns(several_runs(), 78)}
+
+
+def test_the_list_has_the_state_of_the_header_and_the_time_of_the_launch() -> None:
+    began = time.mktime((2026, 1, 31, 14, 16, 49, 0, 0, -1))
+    run = replace(several_runs()[0], alarm="slow rank", began=began, age_s=60.0)
+    row = "".join(text for text, _ in run_row(run, place_columns([run], 198)))
+    assert "▲ running · slow rank" in row
+    assert " 14:16 " in row
+    later = replace(run, age_s=86_400.0)
+    assert "01-31 14:16" in "".join(text for text, _ in run_row(later, place_columns([later], 198)))
 
 
 def test_a_long_finding_and_a_long_note_take_the_room() -> None:

@@ -11,13 +11,14 @@ from msgspec import Struct, structs
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
 from ...runners.diagnosis.status import HUNG, RunFigures
-from ...runners.run.formatting import NA, duration_short, duration_text, elapsed, size_short
+from ...runners.run.formatting import NA, duration_short, duration_text, elapsed, size_short, time_of_day
 from ...runners.run.history import History
 from ...runners.run.model import RunPhase
 from ...runners.run.run_directories import Entry
 from ...runners.run.run_notes import RunNotes
 from . import glyphs
 from .glyphs import Cell, Row, fit, label_row, or_na
+from .header import worst_alarm
 from .sort_keys import SortKey, offered, sort_keys
 
 
@@ -43,6 +44,8 @@ class RunEntry(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     finding: str = ""
     """The worst finding, or how the run ended."""
+    alarm: str = ""
+    """Word of the worst finding of a live run that needs a person, as its header shows it."""
     hung: bool = False
     """Whether the run seems to hang, see runners.telemetry.progress.hung."""
     size: int | None = None
@@ -87,6 +90,7 @@ def entry_of(
         began=entry.record.created,
         tags=notes.tags,
         note=notes.note,
+        alarm="" if phase.ended else (worst_alarm(state) or ("",))[0],
         **structs.asdict(figures),
     )
 
@@ -152,6 +156,14 @@ def _began(entry: RunEntry) -> str:
     return or_na(entry.age_s, lambda seconds: f"{duration_text(seconds)} ago")
 
 
+def _clock(entry: RunEntry) -> str:
+    """Return the time of the launch, with the day if it was not today."""
+    if entry.began is None or entry.age_s is None:
+        return NA
+    began, now = (time_of_day(at, date=True) for at in (entry.began, entry.began + entry.age_s))
+    return began[11:16] if began[:10] == now[:10] else began[5:16]
+
+
 def _finding(entry: RunEntry) -> str:
     return entry.problem or entry.finding
 
@@ -165,8 +177,11 @@ def _state(entry: RunEntry) -> str:
 
 
 def _marked_state(entry: RunEntry) -> str:
-    glyph = glyphs.BAD if entry.hung else glyphs.run_phase(entry.phase)[0]
-    return f"{glyph} {_state(entry)}"
+    if entry.hung:
+        return f"{glyphs.BAD} {HUNG}"
+    if entry.alarm:
+        return f"{glyphs.WARN} {entry.phase} · {entry.alarm}"
+    return f"{glyphs.run_phase(entry.phase)[0]} {entry.phase}"
 
 
 def _end_of_id(entry: RunEntry) -> str:
@@ -193,7 +208,7 @@ def _words(name: str, text: Callable[[RunEntry], str], **about: Any) -> RunColum
 
 
 _COLUMNS = (
-    RunColumn("state", _state, words_of_state, width=12, shown=_marked_state),
+    RunColumn("state", _state, words_of_state, width=12, max_width=26, shown=_marked_state),
     _words("name", lambda run: run.name or run.id, width=12, max_width=32),
     RunColumn(
         "host", lambda run: run.host or "here", lambda run: run.host, width=12, priority=1, max_width=24
@@ -211,7 +226,7 @@ _COLUMNS = (
     _number("ranks", "ranks", width=5, priority=4, shown=_world),
     _number("step", "step", width=7, priority=7, shown=_step),
     RunColumn("done", _percent, share_done, right=True, descending=True, width=5, priority=8),
-    RunColumn("began", _began, lambda run: run.age_s),
+    RunColumn("began", _began, lambda run: run.age_s, width=5, priority=7, max_width=12, shown=_clock),
     _number("age", "age_s", duration_short, descending=False, width=4, priority=2),
     _number("took", "lasted_s", duration_short, width=4, priority=7),
     _number("ended", "ended_s", duration_short, descending=False),
@@ -253,13 +268,15 @@ def place_columns(runs: Sequence[RunEntry], width: int) -> list[PlacedColumn]:
 
 
 def _wanted(runs: Sequence[RunEntry]) -> list[RunColumn]:
-    """Return the columns that these runs have; an id matters more if several runs have the same name."""
+    """Return the columns that these runs have; if several runs have the same name, their ids are next to it."""
     wanted = [column for column in _COLUMNS if column.width]
     wanted = [column for column in wanted if column.name not in IF_ANY or any(map(column.order, runs))]
     names = {(run.host, run.name) for run in runs}
     if len(names) == len(runs):
         return wanted
-    return [structs.replace(column, priority=1) if column.name == "id" else column for column in wanted]
+    id_column = structs.replace(COLUMNS["id"], priority=1)
+    wanted = [column for column in wanted if column.name != "id"]
+    return [*wanted[:2], id_column, *wanted[2:]]
 
 
 def _need(column: RunColumn, runs: Sequence[RunEntry]) -> int:
@@ -340,8 +357,10 @@ def run_row(entry: RunEntry, placed_columns: Sequence[PlacedColumn], marked: boo
 
 
 def _style(column: str, entry: RunEntry) -> str:
+    if column == "state" and (entry.hung or entry.alarm):
+        return "bad" if entry.hung else "warn"
     if column == "state":
-        return "bad" if entry.hung else glyphs.run_phase(entry.phase)[1]
+        return glyphs.run_phase(entry.phase)[1]
     if column == "name":
         return "head" if entry.live else "text"
     if column == "finding":

@@ -199,6 +199,8 @@ class RunsScreen(Screen[None]):
         yield KeyFooter(id="footer")
 
     def on_mount(self) -> None:
+        if self.app.current is not None:
+            self.list.place.current = self.app.current.id
         self.list.show(self.app.source.runs())
         keep_running(self, "runs", self._refresh)
         keep_running(self, "hosts", self._ask_elsewhere)
