@@ -234,12 +234,12 @@ def test_no_row_is_wider_than_the_pane(metric: str, ascii: bool, width: int, hei
 
 def test_what_does_not_fit_is_said_and_reached_by_the_cursor() -> None:
     made = gpu_map(crowded(), 80, 6, (0, 0))
-    assert made.title.endswith("nodes 1–40 of 128")
+    assert made.title.endswith("nodes 0–39 of 128, beside them the worst of all")
     spot = made.spot
     for _ in range(8 * 8):
         spot = gpu_map(crowded(), 80, 6, spot).moved(1, 0)
     there = gpu_map(crowded(), 80, 6, spot)
-    assert there.title.endswith("nodes 41–80 of 128")
+    assert there.title.endswith("nodes 40–79 of 128, beside them the worst of all")
     assert there.spot == (40, 0)
 
 

@@ -147,7 +147,8 @@ def _title_words(frame: Frame, made: GpuMap, scale: Scale) -> list[str]:
         words.append(f"/{frame.view.map_filter}: {plural(matching, 'GPU')}")
     if made.grid is not None and len(made.grid.visible) < len(made.nodes):
         shown = made.grid.visible
-        words.append(f"nodes {shown.start + 1}–{shown.stop} of {len(made.nodes)}")
+        first, last = (made.nodes[at].node.node for at in (shown.start, shown.stop - 1))
+        words.append(f"nodes {first}–{last} of {len(made.nodes)}, beside them the worst of all")
     return words
 
 
