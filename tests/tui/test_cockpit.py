@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import scripted as play
 from conftest import Rig, Start, log_text, shown
+from msgspec import structs
 from textual.events import Key
 
 from distui.runners.launch.launch_form import LaunchForm
@@ -24,6 +25,7 @@ from distui.runners.run.model import (
     Outcome,
     RankChanged,
     RankPhase,
+    RankTick,
     RunEnded,
     RunPhase,
 )
@@ -867,8 +869,10 @@ async def test_only_changed_rows_are_painted_again(rig: Start) -> None:
         it.app.publish()
         await it.pilot.pause()
         assert painted == []
-        it.link.play(RankChanged(1, 3, RankPhase.FAILED, 3, 4714, 1), seq=90)
-        await it.until(lambda: "✖ failed" in it.screen())
+        sampled = play.samples(8, True)
+        changed = structs.replace(sampled[3], cpu_percent=55.0)
+        it.link.play(RankTick((*sampled[:3], changed, *sampled[4:])))
+        await it.until(lambda: "55%" in it.screen())
         assert set(painted) & {"ranks:4"}
         assert not set(painted) & {f"ranks:{y}" for y in (1, 2, 3, 5, 6, 7, 8)}
 
