@@ -214,11 +214,11 @@ class CockpitApp(Cockpit):
     def action_leave(self) -> None:
         self.exit(return_code=0)
 
-    def action_help(self) -> None:
-        """Show every key, those of the focused pane first."""
+    def action_help(self, topic: str = "") -> None:
+        """Show every key, those of the focused pane first, or those about a topic."""
         keymap, problems = load_keymap(self._keys)
         wrong: list[Row] = [((f"{glyphs.WARN} ", "warn"), (problem, "text")) for problem in problems]
-        self.push_screen(HelpScreen(help_entries(self.screen, keymap, self.view.readonly), wrong))
+        self.push_screen(HelpScreen(help_entries(self.screen, keymap, self.view.readonly), wrong, topic))
 
     def action_palette(self) -> None:
         """Run the command that the user chooses."""

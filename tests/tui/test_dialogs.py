@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -278,6 +279,7 @@ def test_completion() -> None:
     assert completed("nothing like it", names) == "nothing like it"
     assert completed("autostop ", names) == "autostop off "
     assert "did you mean restart?" in help_line("restrat now", names)
+    assert help_line("proctor", names) == "no command 'proctor': Tab on an empty line lists them"
     assert help_line("signal U", names).startswith("signal NAME|NUMBER")
     assert help_line("re", names) == "restart"
     assert help_line("runs ", names) == "runs   takes nothing after it"
@@ -288,10 +290,31 @@ async def line(it: Rig) -> str:
     return it.app.screen.query_one(Input).value
 
 
+@for_each(
+    ("typed", "wanted"),
+    [
+        ("findings", "[6 Findings]"),
+        ("filter rank 2", "/rank 2: 1 of 8"),
+        ("node n001", "/node:n001: 8 of 8"),
+        ("sort", "sort by"),
+        ("columns", "Columns of the"),
+        ("help restart", "Restart worker group"),
+    ],
+)
+async def test_the_names_of_panes_and_lists_are_commands(rig: Start, typed: str, wanted: str) -> None:
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("colon", *typed, "enter")
+        await it.until(lambda: wanted in it.screen())
+
+
 async def test_the_command_line_completes_helps_and_remembers(rig: Start) -> None:
     async with shown(rig(play.running())) as it:
         await it.until(lambda: "RUNNING" in it.screen())
-        await it.press("colon", *"si", "tab")
+        await it.press("colon")
+        assert "restart env K=V" in it.screen()
+        assert re.search(r"\S   +Tab lists the commands, ↑ repeats one", it.screen().splitlines()[-1])
+        await it.press(*"si", "tab")
         assert await line(it) == "signal "
         assert "signal NAME|NUMBER [RANK" in it.screen()
         await it.press(*"U", "tab")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from ...presets.nccl import LEVELS, subsystems
-from ...presets.spelling import did_you_mean
+from ...presets.spelling import did_you_mean, nearest
 from ...runners.run.commands import Command
 from ...runners.run.formatting import seconds_of
 from ..option_values import common_start
@@ -46,6 +46,20 @@ class TypedVerb(Struct, frozen=True):
 
 def _logs(words: list[str]) -> str:
     return f"screen.rank_log({rank_number(words[-1])})" if words else "screen.pane('log')"
+
+
+def _help(words: list[str]) -> str:
+    return f"help({' '.join(words)!r})" if words else "help"
+
+
+def _filter(words: list[str]) -> str:
+    return f"screen.filter({' '.join(words)!r})" if words else "screen.filter"
+
+
+def _node(words: list[str]) -> str:
+    if len(words) != 1:
+        raise CommandError("node needs one name: type node NAME, or node NUMBER")
+    return f"screen.node({words[0]!r})"
 
 
 def _compare(words: list[str]) -> str:
@@ -113,14 +127,19 @@ def _after_profile(words: list[str], names: RunNames) -> list[str]:
 VERBS = {
     "quit": TypedVerb(action="leave"),
     "q": TypedVerb(action="leave"),
-    "help": TypedVerb(action="help"),
+    "help": TypedVerb("help [TOPIC]   the keys, or those about a topic", action=_help),
     "launch": TypedVerb(action="launch"),
     "runs": TypedVerb(action="runs"),
     "overview": TypedVerb(action="screen.pane('overview')"),
     "ranks": TypedVerb(action="screen.pane('ranks')"),
     "curves": TypedVerb(action="screen.pane('curves')"),
     "events": TypedVerb(action="screen.pane('events')"),
+    "findings": TypedVerb(action="screen.pane('findings')"),
     "diagnose": TypedVerb(action="screen.pane('findings')"),
+    "filter": TypedVerb("filter [WORDS]   the focused list, as after /", action=_filter),
+    "node": TypedVerb("node NAME|NUMBER   its GPUs and ranks only; esc shows all", action=_node),
+    "sort": TypedVerb(action="table.sort"),
+    "columns": TypedVerb(action="table.columns"),
     "pause": TypedVerb(action="screen.pause"),
     "live": TypedVerb(action="run.live"),
     "restart": TypedVerb(
@@ -189,7 +208,16 @@ def help_line(text: str, names: RunNames) -> str:
     fitting = candidates(text, names) if not blank else []
     if fitting:
         return "  ".join(fitting)
-    return f"no command {verb!r}: {did_you_mean(verb, WORDS) or 'Tab on an empty line lists them'}"
+    return f"no command {verb!r}: {_meant(verb) or 'Tab on an empty line lists them'}"
+
+
+ALIKE = 0.7
+"""Similarity, 0 to 1, from which a verb is suggested for an unknown one."""
+
+
+def _meant(verb: str) -> str:
+    near = nearest(verb, WORDS, ALIKE)
+    return near and f"did you mean {near}?"
 
 
 def candidates(text: str, names: RunNames) -> list[str]:
@@ -230,8 +258,7 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
         words = ["at", *words]
     verb, rest = words[0], words[1:]
     if verb not in VERBS:
-        meant = did_you_mean(verb, WORDS)
-        raise CommandError(f"no command {verb!r}: {meant or 'Tab lists them'}")
+        raise CommandError(f"no command {verb!r}: {_meant(verb) or 'Tab lists them'}")
     command, action = VERBS[verb].command, VERBS[verb].action
     if command is not None:
         return TypedCommand(command=command(rest, new_id(), tuple(sorted(marked))))

@@ -81,10 +81,10 @@ class HelpScreen(SearchDialog[None]):
         Binding("question_mark,f1,enter", "close", "close", id="help.close", priority=True)
     ]
 
-    def __init__(self, entries: Sequence[KeyEntry], problems: Sequence[Row]) -> None:
-        """Create the dialog; `problems` are the mistakes in the user's keys."""
+    def __init__(self, entries: Sequence[KeyEntry], problems: Sequence[Row], topic: str = "") -> None:
+        """Create the dialog; `problems` are the mistakes in the user's keys, `topic` is the first search."""
         keys = key_row(("esc", " close   "), ("↑ ↓ PgUp PgDn", " scroll   "), ("^p", " run a command"))
-        super().__init__("Keys", keys, cursor=False)
+        super().__init__("Keys", keys, cursor=False, typed=topic)
         self._entries, self._problems = entries, problems
 
     def most_rows(self) -> int:

@@ -36,6 +36,13 @@ class ListFilters:
         hint = f"words, or {grammar.hint()}"
         self._app.push_screen(FilterPrompt(before, earlier, typed, lambda: "", hint), closed)
 
+    def put(self, pane: str, text: str) -> None:
+        """Filter a pane, unless the words are wrong."""
+        if wrong := PANE_FILTERS[pane].grammar.mistake(text):
+            self._app.notify(wrong, severity="error")
+        else:
+            self._change(pane, text)
+
     def release(self, pane: str) -> bool:
         """Remove the filter of a pane; return False if there is none."""
         if not self.has(pane) or not self._text(pane):

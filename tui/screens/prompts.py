@@ -75,7 +75,9 @@ class LinePrompt(ModalScreen[str | None]):
     def show_help(self, text: str, style: str = "dim") -> None:
         """Show help next to the line, covering only the footer; above the line if both do not fit."""
         width = self.app.size.width
-        above = cell_len(text) > width - cell_len(self.line.value) - BESIDE
+        room = width - cell_len(text) - BESIDE
+        self.line.placeholder = _beginning(self.HINT, room)
+        above = cell_len(self.line.value) > room
         self.box.set_class(above, "-tall")
         rows: list[Row] = [((f" {text}", style),)]
         if above:
@@ -95,6 +97,14 @@ class LinePrompt(ModalScreen[str | None]):
             self._lines[-1] = self.line.value
         self._at = max(0, min(self._at + by, len(self._lines) - 1))
         self.put(self._lines[self._at])
+
+
+def _beginning(hint: str, room: int) -> str:
+    """Return as many of the examples of a hint as fit."""
+    examples = hint.split(" · ")
+    while examples and cell_len(" · ".join(examples)) > room:
+        examples.pop()
+    return " · ".join(examples)
 
 
 class FilterPrompt(LinePrompt):

@@ -276,13 +276,19 @@ class RunScreen(Screen[None]):
     def action_shell(self) -> None:
         self.run_keys.open_shell(self.ranks.current)
 
-    def action_filter(self) -> None:
-        """Filter the focused list; if it has no filter, the log."""
+    def action_filter(self, words: str = "") -> None:
+        """Filter the focused list by words, or ask for them. Without one, words filter the ranks; else the log asks."""
         pane = self._focused_pane()
-        if self.filters.has(pane):
+        if words:
+            self.filters.put(pane if self.filters.has(pane) else "ranks", words)
+        elif self.filters.has(pane):
             self.filters.open(pane)
         else:
             self.log_keys.action_filter()
+
+    def action_node(self, name: str) -> None:
+        """Show the GPUs and ranks of one node only."""
+        self.filters.put("map", f'node:"{name}"' if " " in name else f"node:{name}")
 
     def action_maximise(self) -> None:
         """Give the focused pane the whole body, or restore the layout."""

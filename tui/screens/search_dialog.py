@@ -33,10 +33,10 @@ class SearchDialog(ModalScreen[Answer]):
         Binding("pagedown", "page(1)", "a page down", id="search.page_down", priority=True),
     ]
 
-    def __init__(self, title: str, keys: Row, *, cursor: bool = True) -> None:
+    def __init__(self, title: str, keys: Row, *, cursor: bool = True, typed: str = "") -> None:
         super().__init__()
         self._title = title
-        self.typed = ""
+        self.typed = typed
         self.list = StillRows(id="modal-rows", cursor=cursor)
         self.foot = StillRows(id="modal-keys")
         self.foot.set_rows([keys])
@@ -44,7 +44,7 @@ class SearchDialog(ModalScreen[Answer]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box"):
             yield Static(self._title, id="modal-title", markup=False)
-            yield Input(placeholder=self.HINT, compact=True, id="picker-input")
+            yield Input(self.typed, placeholder=self.HINT, compact=True, id="picker-input")
             yield self.list
             yield self.foot
 
