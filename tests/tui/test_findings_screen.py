@@ -174,6 +174,33 @@ async def test_w_asks_for_stacks_and_shows_equal_ones_together(rig: Start) -> No
         assert second.ranks == (0,)
 
 
+async def test_enter_on_the_event_of_stacks_shows_them_again(rig: Start) -> None:
+    it = rig(play.running())
+    data = {"3": 'Thread 0x1 (most recent call first):\n  File "train.py", line 71 in step\n'}
+    it.link.answers["Dump"] = CommandDone("x", True, "stacks of rank 3", data)
+    async with shown(it):
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("w")
+        await it.until(lambda: isinstance(it.app.screen, TextScreen))
+        await it.press("escape")
+        it.link.play(CommandDone("x", True, "stacks of rank 3"), seq=90)
+        await it.press("7")
+        await it.until(lambda: "stacks of rank 3" in it.screen())
+        events = run_screen(it).events
+        row = next(
+            at for at, row in enumerate(events.rows) if "stacks of" in "".join(text for text, _ in row)
+        )
+        events.move_to(row)
+        await it.press("enter")
+        await it.until(lambda: isinstance(it.app.screen, TextScreen) and "train.py" in it.screen())
+        assert len(it.link.commands) == 1
+        await it.press("escape")
+        it.run.follower.state.notices[-1] = (play.BEGAN + 20.0, "stacks of rank 3")
+        events.again()
+        await it.press("enter")
+        await it.until(lambda: "are not kept" in it.told())
+
+
 async def test_w_after_the_end_and_a_refusal_are_told(rig: Start) -> None:
     it = rig(play.failed())
     async with shown(it):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Mapping
 from operator import itemgetter
+
+from msgspec import Struct
 
 from ...presets.plurals import plural
 from ...presets.sanitize import clean_text
@@ -195,8 +198,14 @@ def _save_text(saved: Checkpoint) -> str:
     return ", ".join([f"{what}{of}: {saved.path}", *filter(None, parts)])
 
 
-Target = float | Attempt | None
-"""What a row leads to: a Unix time, the line that raised in a failed attempt, or nothing."""
+class StacksOf(Struct, frozen=True):
+    """Stacks that were taken at a Unix time."""
+
+    at: float
+
+
+Target = float | Attempt | StacksOf | None
+"""What a row leads to: a Unix time, the line that raised in a failed attempt, stacks, or nothing."""
 LeadingRow = tuple[Row, Target]
 
 
@@ -243,5 +252,10 @@ def _happened(
     pairs: list[LeadingRow] = []
     for at, text in reversed(happened):
         rows = wrap(clean_text(text), width - 1, first=f"   {time_of_day(at)}  ", then=" " * 13)
-        pairs += [(row, failed.get(at, at)) for row in rows]
+        leads_to = StacksOf(at) if _STACKS.search(text) else failed.get(at, at)
+        pairs += [(row, leads_to) for row in rows]
     return pairs
+
+
+_STACKS = re.compile(r"(^|: )stacks of ")
+"""Report of a dump of stacks, in a merged run after the name of the node."""

@@ -15,7 +15,7 @@ from textual.signal import Signal
 from ...runners.run.state import Attempt
 from ..background import call
 from ..keys import bindings
-from ..rows.attempts import Target, end_rows, event_rows
+from ..rows.attempts import StacksOf, Target, end_rows, event_rows
 from ..rows.banner import banner_rows
 from ..rows.card import card_rows
 from ..rows.frame import Frame
@@ -132,7 +132,7 @@ class Ended(Pane):
 
 
 class Events(Pane):
-    """Attempts, events, commands, checkpoints; Enter opens the log of a failure, or shows the time of the event."""
+    """Attempts, events, commands, checkpoints; Enter opens a failure's log or stacks, or shows the time of the event."""
 
     BINDINGS: ClassVar[list[Binding]] = bindings("events")  # type: ignore[assignment]
 
@@ -141,6 +141,12 @@ class Events(Pane):
         """The user wants the log line that raised in an attempt."""
 
         attempt: Attempt
+
+    @dataclass
+    class StacksWanted(Message):
+        """The user wants stacks that were taken at a Unix time."""
+
+        at: float
 
     class EventMoved(Message):
         """The cursor is on another event."""
@@ -168,6 +174,8 @@ class Events(Pane):
         target = self.current
         if isinstance(target, Attempt):
             self.post_message(self.Failed(target))
+        elif isinstance(target, StacksOf):
+            self.post_message(self.StacksWanted(target.at))
         elif target is not None:
             self._go(target)
 

@@ -364,6 +364,10 @@ class RunScreen(Screen[None]):
     def _open_failure(self, event: Events.Failed) -> None:
         self.opener.open_failure(event.attempt)
 
+    @on(Events.StacksWanted)
+    def _show_stacks(self, event: Events.StacksWanted) -> None:
+        self.run_keys.show_stacks_of(event.at)
+
     @on(StatementRows.Opened)
     def _open_statement(self, event: StatementRows.Opened) -> None:
         if event.line is None:
