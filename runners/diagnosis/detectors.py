@@ -18,7 +18,17 @@ from ..run.finding_ledger import FindingLedger, by_key
 from ..run.model import Event, RankPhase, RunPhase
 from ..run.pulse import Pulse
 from ..run.state import LIVING, RunState
-from . import applied_preset, died, expectations, hang, out_of_memory, starting, straggler, training_health
+from . import (
+    applied_preset,
+    died,
+    expectations,
+    gpu_throttling,
+    hang,
+    out_of_memory,
+    starting,
+    straggler,
+    training_health,
+)
 from .arrivals import Arrivals
 from .memory_curve import MemoryCurve, MemoryPoint
 from .memory_growth import memory_limit
@@ -32,12 +42,13 @@ LONGER_S = {
     "input-bound": 60.0,
     "mem-creep": 360.0,
     "loss-diverges": 360.0,
+    "gpu-throttled": 60.0,
 }
 """AGAIN_S for findings that need more data."""
 SILENT_S = 120.0
 """Seconds before a rank without pulses no longer delays the decision."""
 _WATCHED = re.compile(
-    r"(hang|start|expect)-.*|straggler|input-bound|mem-creep|oom-near|version-mismatch|loss-.*"
+    r"(hang|start|expect)-.*|straggler|input-bound|mem-creep|oom-near|version-mismatch|loss-.*|gpu-throttled:.*"
 )
 """Findings from samples of a running attempt. All others follow from events, which the journal has at once."""
 _VERDICT = re.compile(r"hang|start")
@@ -96,7 +107,7 @@ class Inherited:
             for number, rank in state.ranks.items()
             if rank.phase is RankPhase.RUNNING
         )
-        return view.now < max(judged, default=began) + LONGER_S.get(old.id, AGAIN_S)
+        return view.now < max(judged, default=began) + LONGER_S.get(old.id.partition(":")[0], AGAIN_S)
 
 
 def _verdict(finding: Finding) -> bool:
@@ -120,7 +131,9 @@ DETECTORS: tuple[Detector, ...] = (
 EVERY_S = 2.0
 AT_ONCE = 450
 """Maximum number of pulses whose collectives are compared per pass. The rest follows in later passes."""
-_OWN = re.compile(r"(hang|start|died|oom|expect|acted|checkpoint|loss)-.*|straggler|input-bound|mem-creep")
+_OWN = re.compile(
+    r"(hang|start|died|oom|expect|acted|checkpoint|loss)-.*|straggler|input-bound|mem-creep|gpu-throttled:.*"
+)
 
 
 _SHARED = "version-mismatch"
@@ -157,6 +170,7 @@ class Judging:
             *DETECTORS,
             expectations.Expectations().find,
             training_health.TrainingHealth().find,
+            gpu_throttling.GpuThrottles().find,
         )
 
     def resume(self) -> None:

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from doubles.served import FakeGpus
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import nccl_facts
 from distui.runners.run.commands import Restart
 from distui.runners.run.model import FindingCleared, FindingRaised, RunPhase, Stamped
+from distui.runners.run.samples import Gpu
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import new_id
 
@@ -62,6 +64,28 @@ async def test_a_hang_of_the_second_node_is_told_once_also_by_another_hub_and_cl
     assert [one.id for one in raised(trained.journal())] == ["hang-not-joined"]
     assert sum(isinstance(one.event, FindingCleared) for one in trained.journal()) == 1
     assert [raised(trained.part_journal(node)) for node in (0, 1)] == [[], []]
+
+
+async def test_a_throttled_gpu_of_a_node_is_told_by_the_hub(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hot = Gpu(0, "GPU-0", "H100", util=31.0, temp_c=91.0, throttle=("thermal (hardware)",))
+    monkeypatch.setattr(FakeGpus, "gpus", (hot,))
+    trained = Rehearsed(site, hook=True)
+    await trained.begin()
+    async with trained.viewer() as viewer:
+        await viewer.until(stepping)
+        state = await viewer.until(lambda state: len(state.findings) == 2)
+        assert {(found.id, found.rank, found.node) for found in state.findings.values()} == {
+            ("gpu-throttled:gpu0", 0, 0),
+            ("gpu-throttled:gpu0", 1, 1),
+        }
+        assert (
+            "GPU 0 of host1 is throttled by its hardware" in state.findings["gpu-throttled:gpu0", 1, 1].text
+        )
+        await viewer.stop()
+    assert [raised(trained.part_journal(node)) for node in (0, 1)] == [[], []]
+    await trained.close()
 
 
 async def test_an_exception_on_the_second_node_is_told_of_that_node_and_once(trained: Rehearsed) -> None:
