@@ -154,3 +154,15 @@ async def test_the_values_of_an_ended_run_are_final(rig: Start) -> None:
         await it.until(lambda: "SUCCEEDED" in it.screen() and "· END" in it.screen())
         assert "step time" in it.screen()
         assert " ago" not in it.screen()
+
+
+async def test_ranks_over_time_are_drawn_once(rig: Start) -> None:
+    async with shown(curved(rig), 200, 60) as it:
+        await it.press("4")
+        await started(it)
+        await it.press("b")
+        await it.until(lambda: it.screen().count("ranks × time") == 1)
+        await it.press("1")
+        await it.until(lambda: "[1 Overview]" in it.screen())
+        await it.until(lambda: "p50" in it.screen())
+        assert it.screen().count("ranks × time") == 1

@@ -401,6 +401,10 @@ async def test_the_names_of_metrics_are_whole(rig: Start) -> None:
         await it.until(lambda: "RUNNING" in it.screen())
         await it.press("4", "a")
         await it.until(lambda: "gpu.throttled" in it.screen())
+        assert "[x]  2 throughput, tokens/s " in it.screen()
+        assert "[ ]    GPU temperature " in it.screen()
+        await it.press(*"throughput")
+        await it.until(lambda: "throughput, samples/s " in it.screen())
 
 
 async def test_a_metric_that_this_run_lacks_can_be_removed(rig: Start) -> None:

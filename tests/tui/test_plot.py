@@ -8,6 +8,8 @@ from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distui.runners.telemetry.metric_names import find_metric
+from distui.tui.rows.charts import edge_text
 from distui.tui.rows.glyphs import Row, plain, row_width
 from distui.tui.rows.marks import MARKS, Mark, mark_row
 from distui.tui.rows.plot import Line, Mode, Rule, draw, sparkline, with_ticks
@@ -127,6 +129,15 @@ def test_log_scale_leaves_out_what_has_no_logarithm() -> None:
     assert [axis.share(value) for value in curve.mean] == [None, None, 0.0, 0.5, 1.0]
 
 
+def test_a_log_scale_of_bytes_has_round_units() -> None:
+    axis = log_axis([1_010.0, 900e6], 16, binary=True)
+    assert axis.low <= 1_010.0
+    assert axis.high >= 900e6
+    metric = find_metric("host.net_rx")
+    texts = [edge_text(metric, tick) for tick in log_axis([12.0, 5e9], 40, binary=True).ticks]
+    assert texts == ["10 B", "100 B", "1K", "10K", "100K", "1M", "10M", "100M", "1G", "10G"]
+
+
 @given(st.floats(1e-9, 1e15), st.booleans())
 def test_the_ceiling_is_above_and_near(value: float, binary: bool) -> None:
     ceiling = nice_ceiling(value, binary=binary)
@@ -211,6 +222,8 @@ def test_ticks_are_at_round_wall_times(utc: None) -> None:
     text = plain([tick_row(span, "╵")])[0]
     assert text.split() == ["╵22:14", "╵22:15", "╵22:16", "╵22:17"]
     assert text.index("╵22:14") == 40 // 5
+    young = plain([tick_row(span, "╵", 1_700_000_100.0)])[0]
+    assert young.split() == ["╵22:14", "╵22:15"], "no label is in the future"
     steps = plain([tick_row(Span(0.0, 10.0, 60, Unit.STEP), "|")])[0]
     assert steps.split("|")[1:] == ["step 0        ", "step 150      ", "step 300      ", "step 450"]
     since = plain([tick_row(Span(0.0, 2.5, 60, Unit.SINCE), "|")])[0]

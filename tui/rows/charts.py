@@ -59,7 +59,8 @@ def edge_text(metric: Quantity, value: float) -> str:
     text = chart_text(metric, value).removesuffix("/s")
     number = text.rstrip("%KMGTBWkms°/")
     rounded = number.rstrip("0").rstrip(".") if "." in number else number
-    return rounded + text[len(number) :]
+    unit = text[len(number) :]
+    return f"{rounded} B" if unit == "B" else rounded + unit  # "10B" could be read as ten billion
 
 
 _NOT_YET = {NO_STEPS: "no step yet", NO_TRAINING: "nothing reported yet"}
@@ -209,7 +210,7 @@ def axis_of(metric: Quantity, curves: Sequence[Line], rows: int, limit: float | 
     highs = [value for line in curves for value in finite(line.highs)]
     binary = metric.unit in BYTES
     if log and metric.unit != "%":
-        return log_axis([*lows, *highs], rows)
+        return log_axis([*lows, *highs], rows, binary=binary)
     top = 100.0 if metric.unit == "%" else limit
     if top:
         return fixed_axis(top, rows, binary=binary)
@@ -376,12 +377,17 @@ def charts_rows(panels: Sequence[Panel], view: ChartView, width: int, height: in
     return [*rows, *foot]
 
 
+def _until(view: ChartView) -> float:
+    """Return the end of the labels: an axis of times has none for the future."""
+    return view.until if view.axis.unit is Unit.CLOCK else math.inf
+
+
 def _foot(view: ChartView, width: int) -> list[Row]:
     """Return the marks, the labels of the axis, and the legend of the curves' letters."""
     marked = mark_row(view.placed_marks(), view.axis, view.mode)
     stroke = "|" if view.mode is Mode.ASCII else "╵"
     blank: Row = ((" " * gutter(width), "text"),)
-    foot = [clip((*blank, *tick_row(view.axis, stroke)), width)]
+    foot = [clip((*blank, *tick_row(view.axis, stroke, _until(view))), width)]
     if marked is not None:
         foot.insert(0, clip((*blank, *marked), width))
     if view.legend:

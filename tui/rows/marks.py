@@ -31,6 +31,16 @@ MARKS: dict[str, tuple[str, str, str]] = {
 """Kind → glyph, ASCII glyph, style. In one cell a later kind covers an earlier one."""
 
 
+_WORDS = {"nccl": "NCCL_DEBUG", "checkpoint": "checkpoint", "finding": "finding", "restart": "restart"}
+
+
+def legend_of_marks(marks: Sequence[Mark], span: Span, mode: Mode = Mode.BRAILLE) -> str:
+    """Return `◆ checkpoint  ! finding` for the marks in a span; "" if there is none."""
+    shown = {mark.kind for mark in marks if span.at(mark.at) is not None}
+    glyphs = {kind: plain if mode is Mode.ASCII else glyph for kind, (glyph, plain, _) in MARKS.items()}
+    return "  ".join(f"{glyphs[kind]} {_WORDS[kind]}" for kind in MARKS if kind in shown)
+
+
 def mark_row(marks: Sequence[Mark], span: Span, mode: Mode = Mode.BRAILLE) -> Row | None:
     """Return one glyph per mark; None if none is in the span."""
     cells: list[Cell] = [(" ", "dim")] * span.cells

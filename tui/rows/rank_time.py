@@ -169,7 +169,7 @@ def rank_time_rows(
         head: Row = ((fit(label, edge - 1) + " ", "dim"),) if edge else ()
         rows.append(clip((*head, *_cells(kinds, mode, at)), width))
     stroke = "|" if mode is Mode.ASCII else "╵"
-    times = clip(((" " * edge, "text"), *tick_row(span, stroke)), width)
+    times = clip(((" " * edge, "text"), *tick_row(span, stroke, until)), width)
     rows += [times, clip(_legend(sorted(used), mode, edge), width)][:foot]
     return rows[:height]
 

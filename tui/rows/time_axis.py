@@ -227,12 +227,12 @@ def _duration(seconds: int) -> str:
 _LABELS = {Unit.CLOCK: _clock_labels, Unit.STEP: _step_labels, Unit.SINCE: _since_labels}
 
 
-def tick_row(span: Span, stroke: str) -> Row:
-    """Return labels at round values, each after a stroke at its place."""
+def tick_row(span: Span, stroke: str, until: float = math.inf) -> Row:
+    """Return labels at round values up to `until`, each after a stroke at its place."""
     text = [" "] * span.cells
     for when, label in _LABELS[span.unit](span):
         at, label = span.at(when), f"{stroke}{label}"
-        if at is not None and at + len(label) <= span.cells:
+        if at is not None and when <= until and at + len(label) <= span.cells:
             text[at : at + len(label)] = label
     return (("".join(text), "dim"),)
 

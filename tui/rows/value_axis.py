@@ -132,14 +132,30 @@ def fixed_axis(high: float, rows: int, *, binary: bool = False) -> Axis:
     return Axis(0.0, high, ticks=(*inner, high))
 
 
-def log_axis(values: Sequence[float], rows: int) -> Axis:
-    """Return an axis from a power of ten below the smallest positive value to one above the largest."""
+def log_axis(values: Sequence[float], rows: int, *, binary: bool = False) -> Axis:
+    """Return an axis from a power of ten below the smallest positive value to one above the largest.
+
+    `binary` counts 1, 10, 100 in bytes, KiB, MiB, ….
+    """
     positive = [value for value in values if value > 0]
-    least = math.floor(math.log10(min(positive, default=0.1)))
-    most = max(math.ceil(math.log10(max(positive, default=1.0))), least + 1)
+    low, high = min(positive, default=0.1), max(positive, default=1.0)
+    least = math.floor(math.log10(low))
+    while _power(least, binary) > low:
+        least -= 1
+    most = max(math.ceil(math.log10(high)), least + 1)
+    while most > least + 1 and _power(most - 1, binary) >= high:
+        most -= 1
     stride = math.ceil((most - least) / max(1, round(rows / ROWS_PER_TICK)))
-    ticks = {10.0**power for power in range(least, most + 1, stride)}
-    return Axis(10.0**least, 10.0**most, log=True, ticks=tuple(sorted(ticks | {10.0**most})))
+    ticks = {_power(number, binary) for number in (*range(least, most + 1, stride), most)}
+    return Axis(_power(least, binary), _power(most, binary), log=True, ticks=tuple(sorted(ticks)))
+
+
+def _power(number: int, binary: bool) -> float:
+    """Return a power of ten; `binary` replaces each thousand by 1024."""
+    if not binary or number < 0:
+        return float(10.0**number)
+    thousands, rest = divmod(number, 3)
+    return float(1024.0**thousands * 10.0**rest)
 
 
 # --- the range of an axis ---

@@ -34,6 +34,7 @@ from ..rows.charts import (
 from ..rows.cycle import following
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
+from ..rows.marks import legend_of_marks
 from ..rows.plot import sparkline
 from ..rows.time_axis import (
     LIVE_WINDOW,
@@ -89,7 +90,7 @@ class CurveStrip(HistoryPane):
         """Removes the crosshair of a mouse that does not move, so that the values are live again."""
 
     def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
-        if self.form == "ranks":
+        if self.form == "ranks" and not any(strip.display for strip in self.screen.query("#strip")):
             self._view = None
             return rank_time(self, frame, width, height)
         count = chart_columns(width, height, self._count)
@@ -142,6 +143,8 @@ class CurveStrip(HistoryPane):
             last = self.first + shown
             which = f"chart {last}" if shown == 1 else f"charts {self.first + 1}–{last}"
             parts.append(f"{which} of {of} (j/k: more)")
+        parts.append(legend_of_marks(view.placed_marks(), view.axis, view.mode))
+        parts = [part for part in parts if part]
         return " · ".join(parts)
 
     def view_of(self, frame: Frame, width: int) -> ChartView:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...presets.sanitize import clean_text
-from ...runners.telemetry.metric_names import find_metric
+from ...runners.telemetry.metric_names import METRICS, find_metric
+from ...runners.telemetry.quantity import Quantity
 from ..rows.charts import NAMES, chart_title
 from ..rows.glyphs import Row, fit, key_row
 from .search_dialog import SearchDialog, pointer
@@ -21,14 +22,21 @@ def matching(text: str, names: Sequence[str]) -> list[str]:
     ]
 
 
+def picker_title(metric: Quantity) -> str:
+    """Return the title of a metric's chart, followed by its own name if others have the same title."""
+    title = chart_title(metric)
+    same = [name for name in METRICS if chart_title(METRICS[name]) == title]
+    return f"{title}, {metric.title}" if len(same) > 1 else title
+
+
 def picker_row(name: str, shown: Sequence[str], width: int) -> Row:
     """Return one metric: its place among the charts, title and name."""
     metric = find_metric(name)
-    place = f"{shown.index(name) + 1:>3} " if name in shown else "    "
+    place = f"[x] {shown.index(name) + 1:>2} " if name in shown else "[ ]    "
     return (
         (place, "accent"),
-        (fit(clean_text(chart_title(metric)), 26) + " ", "head" if name in shown else "text"),
-        (fit(clean_text(name), max(8, width - 32)), "dim"),
+        (fit(clean_text(picker_title(metric)), 26) + " ", "head" if name in shown else "text"),
+        (fit(clean_text(name), max(8, width - 35)), "dim"),
     )
 
 
