@@ -13,7 +13,7 @@ from test_rows import frame_of, line_of, text_of
 
 from distui.presets.finding import Finding
 from distui.runners.diagnosis.nccl_facts import Communicator, Init, NcclFacts, Pair
-from distui.runners.run.model import Event
+from distui.runners.run.model import CaughtUp, Event
 from distui.tui.nccl_sources import NodeFacts, merged
 from distui.tui.rows.communicators import chosen_of, communicator_rows, late_ranks, missing
 from distui.tui.rows.glyphs import row_width, to_ascii
@@ -312,7 +312,8 @@ def test_a_job_that_is_only_watched_is_not_asked_to_raise_its_level() -> None:
     [
         (play.running(2, gpu=False), "gloo: no NCCL data"),
         (play.running(), "NCCL_DEBUG is WARN, and NCCL's statements need INFO: press d"),
-        (play.running()[:3], "No rank has started yet"),
+        (play.running()[:3], "connecting…"),
+        ([*play.running()[:1], (1.0, CaughtUp(1))], "No rank has started yet"),
         (play.finished(), "Nothing of NCCL is in the logs"),
     ],
 )

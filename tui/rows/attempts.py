@@ -17,7 +17,7 @@ from ...runners.run.state import Attempt, RunState
 from . import glyphs
 from .attempt_rule import environment_changes
 from .findings import Item, items
-from .frame import Frame
+from .frame import CONNECTING, Frame
 from .glyphs import Cell, Row, clip, fit, hang, labelled, row_width, wrap
 from .pane_filters import fitting_events
 from .run_status import remains
@@ -233,7 +233,8 @@ def _ledger(state: RunState, width: int, failed: Mapping[float | None, Attempt])
     targets = [failed.get(attempt.ended, attempt.began) for attempt in state.attempts]
     pairs: list[LeadingRow] = [(heading, None), *zip(rows, targets, strict=True)]
     if not rows:
-        pairs.append(((("   none has started yet", "dim"),), None))
+        none = "none has started yet" if state.live else CONNECTING
+        pairs.append((((f"   {none}", "dim"),), None))
     return pairs
 
 

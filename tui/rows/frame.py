@@ -27,6 +27,10 @@ from .glyphs import fit
 T = TypeVar("T")
 
 
+CONNECTING = "connecting…"
+"""Text of a pane until the first state of the run has come."""
+
+
 class LinkPhase(enum.StrEnum):
     """State of the connection to the agent."""
 

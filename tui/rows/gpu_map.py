@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from ...presets.plurals import plural
 from ...runners.run.state import Node, RunState
 from . import glyphs
-from .frame import Frame, fit_name, link_state, names
+from .frame import CONNECTING, Frame, fit_name, link_state, names
 from .glyphs import Cell, Row, clip, joined
 from .map_cells import MapNode, Scale, cell_of, map_nodes, map_scale, metric_of
 from .map_filter import matching_nodes
@@ -104,7 +104,7 @@ def gpu_map(frame: Frame, width: int, height: int, cursor: Spot | None = None) -
 
 def _why_empty(frame: Frame) -> str:
     if not frame.state.live:
-        return "connecting…"
+        return CONNECTING
     if frame.view.map_filter:
         return "no GPU matches: esc removes the filter"
     return "no rank has started yet"

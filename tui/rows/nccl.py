@@ -13,7 +13,7 @@ from . import glyphs
 from .banner import SHOWS_ALL
 from .communicators import communicator_rows
 from .findings import QUIET, item_row, items
-from .frame import Frame
+from .frame import CONNECTING, Frame
 from .glyphs import Row, labelled, wrap
 from .nccl_nodes import node_rows
 from .run_status import launching
@@ -37,6 +37,8 @@ def why_empty(state: RunState, reading: str = "") -> str:
         return "The backend is gloo: no NCCL data. d raises c10d's logging, whose lines are in the log (3)."
     if reading:
         return reading
+    if not (state.live or state.phase.ended):
+        return CONNECTING
     if launching(state) or not state.ranks:
         return "No rank has started yet: NCCL's log begins when the ranks meet."
     if state.phase.ended:

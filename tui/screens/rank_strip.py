@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..history import MetricHistory
 from ..newest_samples import Want, latest
-from ..rows.frame import Frame, names
+from ..rows.frame import CONNECTING, Frame, names
 from ..rows.glyphs import Row
 from ..rows.rank_time import RankSeries, rank_time_rows
 from ..rows.time_axis import BucketRange, buckets_of, span_of, window_text
@@ -39,7 +39,8 @@ def rank_time(pane: HistoryPane, frame: Frame, width: int, height: int) -> list[
     noun = "nodes" if by_node else "ranks"
     pane.entitle(f"{noun} × time · {window_text(time_word(frame), window)}")
     if not series:
-        return [(("no sample of a rank yet", "stale"),)]
+        none = "no sample of a rank yet" if frame.state.live else CONNECTING
+        return [((none, "stale"),)]
     return rank_time_rows(
         series,
         span,
