@@ -75,6 +75,8 @@ def _rank_series(
 class RankStrip(HistoryPane):
     """Ranks × time: running, waits, stalled, no data; one row per rank, group of ranks, or node."""
 
+    EVERY_S = 4.0
+    """Most cells cover several seconds, and a row of each of 128 nodes takes twice as long to build as all charts."""
     can_focus = False
 
     def made(self, frame: Frame, width: int, height: int) -> Sequence[Row]:
