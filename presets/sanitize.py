@@ -16,7 +16,7 @@ LONGEST = 1 << 20
 """Longest line, in characters, if it must stay complete (plan, sentence, path). No argument is longer."""
 TAB = 8
 _ORDINARY = """
-    a absent all allocations an and another argument arguments as asking at attempt autostop both call
+    a absent all allocations an and another argument arguments as asking at attempt autostop back both call
     cancels cannot change channel check cluster compare copied done dump either elastic end ended equal
     every expected file files find findings finished for frames from gave give gives goes group has holds
     host hosts how however if in internal interrupted invalid is it its kernel launcher leaves line lines

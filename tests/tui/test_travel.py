@@ -374,7 +374,7 @@ async def test_a_line_of_commands_goes_there_and_complains(rig: Start) -> None:
         await it.press("4", "left_parenthesis")
         await it.until(lambda: "PAST 22:13:20" in it.screen())
         it.app.commands.run_line("back a while")
-        await it.until(lambda: "back needs a duration" in it.told())
+        await it.until(lambda: "Back needs a duration" in it.told())
         it.app.commands.run_line("at noon")
         await it.until(lambda: "Invalid time 'noon'" in it.told())
         it.app.commands.run_line("stop")

@@ -254,7 +254,7 @@ def parse(text: str, new_id: Callable[[], str], marked: frozenset[int] = frozens
     words = _words(text)
     if not words:
         return TypedCommand()
-    if words[0].startswith("-"):  # "-10m" alone is a time
+    if words[0].startswith("-"):  # "-10m" is a time
         words = ["at", *words]
     verb, rest = words[0], words[1:]
     if verb not in VERBS:
