@@ -138,10 +138,10 @@ def test_before_the_first_step_only_a_wait_is_known() -> None:
     )
 
 
-def in_backward(backend: str, completed: int, **more: object) -> Pulse:
+def in_backward(backend: str, completed: int, call: str | None = "futex") -> Pulse:
     """A rank of DDP in its backward pass, with one collective open unless `completed` is 9."""
     groups = (ProcessGroup("0", enqueued=9, completed=completed, backend=backend),)
-    return pulse(100.0, BACKWARD, groups=groups, **{"call": "futex", **more})
+    return pulse(100.0, BACKWARD, groups=groups, call=call)
 
 
 def test_a_wait_that_no_python_frame_shows_is_seen_or_unknown() -> None:
@@ -175,7 +175,7 @@ def with_calls(rank: int, at: float, late_s: float, kernel: bool) -> Pulse:
             seq,
             "all_reduce",
             created=seq + 0.2 + (0.0 if kernel else late_s),
-            started=seq + 0.2 if kernel else None,
+            started=True if kernel else None,
             duration_ms=1000 * (0.61 - late_s) if kernel else None,
             done=True,
         )
