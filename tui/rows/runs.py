@@ -308,7 +308,7 @@ def _widths(chosen: Sequence[RunColumn], needs: Mapping[str, int], room: int) ->
     """Return the width of each column.
 
     Columns whose texts do not fit share the spare width; those that need least are satisfied first, and those that have
-    a short text last. The rest goes to the last of them.
+    a short text last. The rest goes to that which may be widest.
     """
     widths = {column.name: _least(column, needs) for column in chosen}
     room -= sum(width + 2 for width in widths.values())
@@ -321,7 +321,7 @@ def _widths(chosen: Sequence[RunColumn], needs: Mapping[str, int], room: int) ->
         widths[column.name] += taken
         room -= taken
     if room > 0 and growing:
-        widths[max(growing, key=lambda column: column.priority).name] += room
+        widths[max(growing, key=lambda column: column.max_width).name] += room
     return widths
 
 
