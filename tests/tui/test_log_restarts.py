@@ -262,7 +262,7 @@ async def test_a_moment_of_the_past_has_no_later_attempt(rig: Start) -> None:
         log = await opened(it)
         it.run.travel.go(play.BEGAN + 30)
         await it.until(lambda: "PAST" in it.screen() and log.feed.logs is not None)
-        await it.until(lambda: "no times of" in it.screen())  # lines that were read later are of no known time
+        await it.until(lambda: "no times of" in it.screen())  # its lines are of no known time
         assert RULE not in log_text(log)
         assert "attempt 2" not in log_text(log)
         it.run.travel.live()
