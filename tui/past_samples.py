@@ -18,9 +18,6 @@ from ..runners.telemetry.quantities import RATES
 HOLD_S = 120.0
 """Maximum age in seconds of a training signal that still counts as current."""
 
-STEPS = ("train.step", "rank.step")
-"""Metrics whose newest sample in a bucket is its largest."""
-
 GPU_CONSTANTS = ("index", "uuid", "name", "mem_total", "power_limit_w", "max_sm_mhz")
 HOST_CONSTANTS = ("cores", "mem_total", "shm_total", "disk_total")
 """Fields that no curve has, because they never change."""
@@ -32,24 +29,30 @@ Taken = Mapping[tuple[str, int, int], Mapping[str, float]]
 
 
 def value_at(series: Series, window: MetricsWindow, at: float) -> float | None:
-    """Return the mean of the bucket that contains a time; for a training signal the newest before it.
+    """Return the mean of the bucket that contains a time, of a count its newest sample.
 
-    A bucket of several seconds may have samples after the time, so that a training signal comes from the last bucket
-    that is complete by then. Of a step, whose mean is no step, the newest is returned.
+    Of a training signal the newest value before the time is returned.
     """
     if not window.seconds > 0:
         return None
-    number = math.floor((at - window.begin) / window.seconds)
-    if window.seconds > 1 and number > 0 and (series.metric in STEPS or series.metric.startswith("train.")):
-        number -= 1
+    number = _bucket_at(series, window, at)
     back = int(HOLD_S / window.seconds) if series.metric.startswith("train.") else 0
     for place in range(min(number, len(series.mean) - 1 if back else number), number - back - 1, -1):
         value = series.mean[place] if 0 <= place < len(series.mean) else None
         if isinstance(value, int | float) and math.isfinite(value):
-            if series.metric in STEPS and series.high:
-                value = series.high[place]
             return float(value) if _held(series, place, number, window.seconds) else None
     return None
+
+
+def _bucket_at(series: Series, window: MetricsWindow, at: float) -> int:
+    """Return the number of the bucket for a time.
+
+    One of several seconds may have samples after the time. A signal that belongs to a step therefore comes from the last
+    bucket that is complete by then, together with its step.
+    """
+    number = math.floor((at - window.begin) / window.seconds)
+    has_step = series.metric.startswith("train.") or series.metric == "rank.step"
+    return number - 1 if has_step and window.seconds > 1 and number > 0 else number
 
 
 def averaged_seconds(window: MetricsWindow) -> float:
