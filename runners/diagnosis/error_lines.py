@@ -7,7 +7,7 @@ certainty of the line's form, then the earliest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from ...presets.finding import Role
 from ..inrank.failure_causes import Failure, advice_of, of_line
 from ..inrank.known_causes import NAN_REMEDY, WAITS
 from ..inrank.printed_traceback import NEXT, OF_RAY
+from ..inrank.tracebacks import untangled
 from .exceptions import LAST, sentence, text_of
 from .exits import of_rank
 from .line_formats import ERRORS, LEVELS, LINES, PHRASES
@@ -97,10 +98,28 @@ class _Sentence:
         is_detail = text[:1].isspace() and self.sureness is Sureness.ENDED and self.failure is None
         return is_detail or self.text.rstrip().endswith(":")
 
+    @property
+    def may_matter(self) -> bool:
+        """Whether it is worth a hint in a job that has not failed."""
+        return self.failure is not None or not self.outlived
+
     def may_explain(self, titles: bool, killed: First | None, symptoms: Mapping[int, int]) -> bool:
         """Whether it may be the reason of a failure. See `ErrorLines.best`."""
         is_empty = (self.title and not titles) or self.text.strip() == REASON
         return not (is_empty or self.first.follows(killed) or self._follows_symptom(symptoms))
+
+    def led_to(self, symptoms: Mapping[int, int], ranks: Collection[int]) -> bool:
+        """Whether it may be the reason of timeouts. See `ErrorLines.before`."""
+        line, rank = symptoms.get(self.first.file), self.first.head.rank
+        is_known_symptom = self.failure is not None and self.failure.symptom
+        if (
+            line is None
+            or self.first.evidence.line >= line
+            or self.sureness < Sureness.LEVEL
+            or is_known_symptom
+        ):
+            return False
+        return not self.warned and (rank in ranks or (rank is None and not self.outlived))
 
     def _follows_symptom(self, symptoms: Mapping[int, int]) -> bool:
         """Whether the table of causes does not contain it, and it follows a symptom in the same file."""
@@ -176,7 +195,8 @@ class ErrorLines:
             sureness, failure = (Sureness.LEVEL, failure) if _is_cause(failure) else (sureness, None)
         minor, title = LEVELS["minor"].search(before) is not None, OF_RAY.match(line.text) is not None
         first = _with_named_rank(line)
-        self._keep(_Sentence(sureness, failure, line.text, first, line.stream, warned=minor, title=title))
+        text = untangled(line.text)
+        self._keep(_Sentence(sureness, failure, text, first, line.stream, warned=minor, title=title))
         self.open_here = True
 
     def _has_room(self, sureness: Sureness) -> bool:
@@ -250,6 +270,15 @@ class ErrorLines:
                 each.outlived = True
         self.open_here = False
 
+    def before(self, symptoms: Mapping[int, int], ranks: Collection[int]) -> Message | None:
+        """Return the best message before the first symptom of its file: the cause of timeouts may be logged long before.
+
+        It is of one of these ranks, or of an unknown one if training did not go on after it.
+        """
+        kept = [each for each in self._kept if each.led_to(symptoms, ranks)]
+        best = min(kept, key=lambda each: each.order, default=None)
+        return None if best is None else Message(RuleHits.of(_rule(best, True), best.first), best.sureness)
+
     def best(
         self,
         lengths: Mapping[int, int],
@@ -266,7 +295,7 @@ class ErrorLines:
         """
         kept = [each for each in self._kept if each.may_explain(titles, killed, symptoms)]
         ended = kept if failed else [each for each in kept if _ends(each, lengths)]
-        surer = [each for each in kept if each.sureness > Sureness.WORDS]
+        surer = [each for each in kept if each.sureness > Sureness.WORDS and each.may_matter]
         best = min(ended or surer, key=lambda each: each.order, default=None)
         return (
             None
@@ -320,14 +349,14 @@ def may_diverge(line: str) -> bool:
 
 
 def may_report(line: str) -> bool:
-    """Whether a line has torch's tag, an error level or an error word.
+    """Whether a line has an error word, or an error level or torch's tag but no training step.
 
     A plain loop, because it runs for every line.
     """
     for word in ERROR_WORDS:
         if word in line:
             return True
-    return line.startswith(("[rank", "E "))
+    return line.startswith(("[rank", "E ")) and not is_alive(line)
 
 
 def sureness_of(text: str) -> Sureness | None:
@@ -344,7 +373,7 @@ def _sureness(line: LogLine, before: str) -> Sureness | None:
     sureness = sureness_of(line.text)
     if LEVELS["error"].search(before) and not line.text[:1].isspace():
         return max(sureness or Sureness.LEVEL, Sureness.LEVEL)
-    if sureness is None and PHRASES["tagged"].match(line.raw):
+    if sureness is None and PHRASES["tagged"].match(line.raw) and not is_alive(line.text):
         return Sureness.WORDS
     return sureness
 

@@ -149,7 +149,7 @@ REPORTED = Rule(
     layer="python",
     confidence="low",
     place=PLACE - 2,
-    text="A rank failed, with an unknown exit code: its launcher reports it, and no line shows why.",
+    text="A rank failed, with an unknown exit code: its launcher reports it. No error of the rank was understood.",
     remedy="Look for the rank's own output: stderr, a folder of logs, the logs of the other nodes.",
 )
 CUT_OFF = Rule(
@@ -249,7 +249,8 @@ class Exceptions:
         for raised in self._raised.values():
             if where in raised.lives:
                 raised.lives[where] += 1
-                self.pending = self.pending or raised.lives[where] < SIGNS
+            few = [file for (file, _), count in raised.lives.items() if count < SIGNS]
+            self.pending = self.pending or self._file in few
 
     def ended(self, line: LogLine) -> bool:
         """Return True if the line reports how a process exited."""
@@ -334,6 +335,11 @@ class Exceptions:
     def exited(self) -> First | None:
         """The first exit report if no signal ended that process. The launcher then ends the others because of it."""
         return self._exit[1] if self._exit is not None and signal_of(self._exit[0]) is None else None
+
+    @property
+    def first_exit(self) -> First | None:
+        """The first exit report, or a launcher's exception."""
+        return self._exit[1] if self._exit is not None else self._launcher
 
     def exits(self) -> Iterator[RuleHits]:
         """Yield the first reported exit as a low-confidence cause, else a launcher's exception."""

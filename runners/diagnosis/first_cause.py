@@ -117,7 +117,7 @@ def judge(reading: Reading) -> Verdict:
         victims=tuple(finding for finding in rest if finding.role == "symptom"),
         behind=behind(reading.tally.progress),
         candidates=tuple(ranked),
-        ended=reading.exceptions.failed,
+        ended=case.exited,
     )
 
 
@@ -130,6 +130,8 @@ LATER = ("died-terminated", "died-abort", "ray-actor-died", "deepspeed-kills", "
 """Symptoms that explain less than a reported exit, or only report the failure of another process."""
 LEFT = "rendezvous-left"
 """A node's agent also writes this at a normal end. It is a cause only if a traceback begins after it."""
+FINISHED = "job-finished"
+"""The job reports that it has ended well. If its file ends with that, errors before were survived."""
 TRACED = "error-trace"
 PASSED_ON = {
     "1": "unhandled CUDA error",
@@ -155,12 +157,39 @@ class _Case:
             for (entry, _), each, role in zip(hits, found, roles, strict=True)
         ]
         """The rules and exceptions, and their findings. Known consequences are symptoms."""
-        self.failed = self.exceptions.failed or failed_in(self.findings)
+        self.well_until = self._well_until()
+        self.found = [(entry, self._survived(entry, each)) for entry, each in self.found]
+        exit_ = self.exceptions.first_exit
+        self.exited = self.exceptions.failed and (exit_ is None or not self._is_survived([exit_]))
+        """Whether a log reports a failed process, and not a good end of the job after it."""
+        self.failed = self.exited or failed_in(self.findings)
         self.cut_off = list(self.exceptions.cut_off(reading.lengths))
         self.message = self._message(self.failed)
         """The best error message."""
+        if self.message is not None and self._is_survived(self.message.hits.firsts):
+            self.message = None
         if self.message is not None and self.message.hits.rule.role == "hint":
             self.found.append((self.message.hits, finding_of(self.message.hits, "", reading)))
+
+    def _well_until(self) -> dict[int, int]:
+        """Return the line of the report that the job ended well, by number of the files that end with it."""
+        reports = [first for entry in self._fired(FINISHED) for first in entry.firsts]
+        return {
+            first.file: first.evidence.line
+            for first in reports
+            if first.lines_left(self.reading.lengths) <= LAST
+        }
+
+    def _is_survived(self, firsts: Collection[First]) -> bool:
+        """Whether all lines are before the report that the job of their file ended well."""
+        lines = [(first.evidence.line, self.well_until.get(first.file, 0)) for first in firsts]
+        return bool(lines) and all(line < end for line, end in lines)
+
+    def _survived(self, entry: RuleHits, finding: LogFinding) -> LogFinding:
+        """Return a finding that the job survived as a fact."""
+        if finding.severity == "note" or not self._is_survived(entry.firsts):
+            return finding
+        return replace(finding, role="fact", severity="note")
 
     @property
     def findings(self) -> list[LogFinding]:
@@ -175,8 +204,13 @@ class _Case:
         return each.role
 
     def candidates(self) -> list[Candidate]:
-        """Return all candidates, in any order. A report is none next to a symptom, which says more."""
+        """Return all candidates, in any order, without those that the job survived."""
+        return [each for each in self._candidates() if not self._is_survived(each.hits.firsts)]
+
+    def _candidates(self) -> list[Candidate]:
+        """Return all candidates. A report is none next to a symptom, which says more."""
         candidates = self._made(Specificity.INFERRED, self._inferred())
+        candidates += self._made(Specificity.INFERRED, self._before_timeouts())
         for cut in self._truncated():
             is_symptom = cut.rule.role == "symptom"
             candidates += self._made(Specificity.SYMPTOM if is_symptom else Specificity.TRUNCATED, [cut])
@@ -219,6 +253,14 @@ class _Case:
             yield from silent(self.reading, reporting)
         elif self.cut_off:
             yield from self._above_truncated()
+
+    def _before_timeouts(self) -> Iterator[RuleHits]:
+        """Yield the error that a rank that did not come, or an unknown one, logged before collectives timed out."""
+        for entry in absent(self.reading):
+            ranks = {head.rank for head in entry.heads.values() if head.rank is not None}
+            message = self.reading.error_lines.before(self._first_symptoms(), ranks)
+            if message is not None:
+                yield message.hits
 
     def _above_truncated(self) -> Iterator[RuleHits]:
         """Yield what a truncated traceback may follow from."""

@@ -105,6 +105,13 @@ def _are_repeated(begun: Matches) -> bool:
     return len(begun) >= 4 and len({match["host"] for match in begun}) <= len(begun) // 2
 
 
+def _are_placed(begun: Matches) -> bool:
+    """Whether the words are hosts and the numbers their processes. `train.py:17 ` is a place in a file."""
+    hosts = {match["host"] for match in begun}
+    named = [host for host in hosts if re.search(r"\d|-", host) and not re.search(r"\.[a-z]{1,4}$", host)]
+    return len(named) == len(hosts) and len(begun) >= 4
+
+
 def _are_many(begun: Matches) -> bool:
     return len(begun) >= 4
 
@@ -114,6 +121,7 @@ TESTS: Mapping[str, Callable[[Matches], bool]] = {
     "hosts": _are_hosts,
     "pods": _are_pods,
     "repeated": _are_repeated,
+    "placed": _are_placed,
     "many": _are_many,
 }
 """Whether the matches of a learned format are really a prefix and not text of a similar form."""

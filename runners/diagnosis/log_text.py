@@ -32,6 +32,8 @@ _WRITTEN_OUT = re.compile(
 """Colours whose escape character was written as text (rsyslog's #033, `cat -v`'s ^[) or was lost."""
 _ELSE = bytes(range(8)) + bytes(range(14, 27)) + bytes(range(28, 32))
 """Bytes that no text contains. Keras' progress bars contain backspaces."""
+HOLE = re.compile(rb"\0{32,}")
+"""Zero bytes that a file system leaves in a file after a crash, instead of lines that were not written yet."""
 _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -71,6 +73,8 @@ def lines_in(read: Callable[[], bytes], check: Callable[[bytes], None]) -> Itera
     rest, skipping = b"", False
     for block in _blocks(read):
         check(block)
+        if b"\0" in block:
+            block = HOLE.sub(PART.encode(), block)
         if skipping:  # the rest of a long line whose beginning is in `rest`
             at = block.find(b"\n")
             if at < 0:
@@ -179,5 +183,7 @@ def without_codes(text: str) -> str:
 
 
 def is_binary(sample: bytes) -> bool:
-    """Whether more than a few bytes do not belong in a text."""
+    """Whether more than a few bytes do not belong in a text. Holes may be in any file."""
+    if sample and not (sample := HOLE.sub(b"", sample)):
+        return True
     return len(sample) - len(sample.translate(None, _ELSE)) > len(sample) // 20

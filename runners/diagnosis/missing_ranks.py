@@ -56,13 +56,14 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
     heard = {*reading.tally.progress, *reading.ranks}
     ranks = _timed_out(timed, max(size, max(heard) + 1))
     is_part = not size and len(ranks.missing) >= len(timed)
-    if is_part and not heard.intersection(ranks.missing):
-        # These logs cover only some ranks: the others may also have waited.
+    in_group = any(each.in_group for each in timed.values())
+    if in_group or (is_part and not heard.intersection(ranks.missing)):
+        # These logs cover only some ranks: the others may also have waited. Nobody else waits for a smaller group.
         ranks = ranks._replace(missing=())
     hits, named = reading.tally.hits("pt-watchdog"), Head(rank=next(iter(ranks.culprits), None))
     yield replace(
         hits,
-        rule=replace(ABSENT, text=_kept_waiting(ranks)),
+        rule=replace(ABSENT, text=_kept_waiting(ranks, in_group)),
         heads=heads_of(ranks.culprits),
         further=[],
         firsts=[replace(first, head=named) for first in hits.firsts],
@@ -137,7 +138,7 @@ def _never_came(communicator: CommunicatorPart) -> Silent | None:
     others = spans_text("rank", sorted(seen))
     verb, it = agreeing(seen, "was", "were"), agreeing(ranks, "it", "them")
     text = f"{_ranks(ranks)} did not join a communicator that {others} {verb} waiting to initialise"
-    return ranks, f"{text}; no log line mentions {it}."
+    return ranks, f"{text}; no line of {it} from NCCL was read."
 
 
 def _called_less(communicator: CommunicatorPart, reporting: Set[int]) -> Silent | None:
@@ -160,22 +161,24 @@ def _without_word(communicator: CommunicatorPart, reporting: Set[int]) -> Silent
     if len(seen) != communicator.nranks or not 0 < len(ranks) <= len(seen) // 2:
         return None
     others = spans_text("rank", sorted(seen & reporting))
-    did = f"{_ranks(ranks)} did not come, or ended without a word"
-    nothing = f"{agreeing(ranks, 'its log has', 'their logs have')} no error"
-    return ranks, f"{did}: {others} waited or lost a peer, and {nothing}."
+    did = f"{_ranks(ranks)} did not come, or ended"
+    them = agreeing(ranks, "it", "them")
+    return ranks, f"{did}: {others} waited or lost a peer, and no error of {them} was understood."
 
 
-def _kept_waiting(ranks: TimedOut) -> str:
+def _kept_waiting(ranks: TimedOut, in_group: bool) -> str:
     calls, last, late, missing = ranks
     if late:
         text = f"{_ranks(late)} {agreeing(late, 'is', 'are')} behind, in {calls[late[0]]}"
         return f"{text}, while {spans_text('rank', last)} timed out in {calls[last[0]]}."
     timed_out = f"timed out in {' and '.join(sorted(set(calls.values()))[:4])}"
     if missing:
-        they = agreeing(missing, "it", "they")
-        others = spans_text("rank", sorted(calls))
-        return f"{_ranks(missing)} did not come: {others} {timed_out}, and {they} reported none."
-    return f"{_ranks(sorted(calls))} {timed_out}: a rank without logs here did not join, or the network failed."
+        others, them = spans_text("rank", sorted(calls)), agreeing(missing, "it", "them")
+        return f"{_ranks(missing)} did not come: {others} {timed_out}, and no timeout of {them} was read."
+    if in_group:
+        groups = "in a group of fewer ranks: a peer of that group did not join, or the network failed."
+        return f"{_ranks(sorted(calls))} {timed_out}, {groups}"
+    return f"{_ranks(sorted(calls))} {timed_out}: another rank did not join, or the network failed."
 
 
 def _ranks(ranks: Sequence[int]) -> str:

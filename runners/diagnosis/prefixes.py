@@ -15,6 +15,8 @@ BAR_TITLE = 200
 """Maximum characters before the percentage that belong to the bar. An earlier `|` ends it."""
 LEARN, SHARE = 400, 0.8
 """Number of lines that are examined per file, and the minimum share of them with the prefix."""
+OF_LAUNCHERS = ("srun: ", "slurmstepd: ", "mpirun: ", "pdsh@")
+"""Lines of launchers, which have not the prefix that they give the lines of their ranks."""
 LAYERS = 5
 """Maximum number of consecutive prefixes."""
 
@@ -58,6 +60,7 @@ def _without_bar(line: str) -> str:
 def learned(lines: Sequence[str]) -> re.Pattern[str] | None:
     """Return the prefix pattern that nearly all lines of a file match; None without one."""
     some = [text for line in lines[:LEARN] if (text := unshipped(line)).strip()]
+    some = [text for text in some if not text.startswith(OF_LAUNCHERS)] or some
     for pattern, is_prefix in LEARNED:
         begun = [match for match in map(pattern.match, some) if match is not None]
         if len(some) > 1 and len(begun) >= SHARE * len(some) and is_prefix(begun):
@@ -102,6 +105,8 @@ def _taken_apart(line: str, learned_prefix: re.Pattern[str] | None) -> tuple[dic
             break
         named = groups(match) | named
         line = line[match.end() :]
+        if match[0].startswith("|"):
+            line = line.rstrip().removesuffix("|").rstrip()
     return named, line
 
 

@@ -15,7 +15,7 @@ from ..run.state import RunState
 from .file_names import NOBODYS, Whose, older_attempts, owners, rank_in_name
 from .log_records import Records, learned_records
 from .log_sources import BrokenOff, Named, Source, Unread, plain_source, sources
-from .log_text import PART, SAMPLE, is_binary, lines_in
+from .log_text import HOLE, PART, SAMPLE, is_binary, lines_in
 from .prefixes import LAYERS, LEARN
 from .reading import Reading
 from .recorder_dumps import is_dump
@@ -25,15 +25,20 @@ class NoTextError(RunError):
     """A file is not a log."""
 
 
-def lines_of(source: Source, refuse: bool = True) -> Iterator[list[str]]:
+def lines_of(source: Source, refuse: bool = True, unread: Unread | None = None) -> Iterator[list[str]]:
     """Yield lines of a log in portions; of a long line only its beginning. Raises RunError and BrokenOff.
 
-    `refuse`: raise NoTextError for a binary file, else replace invalid bytes.
+    `refuse`: raise NoTextError for a binary file, else replace invalid bytes. `unread` receives a note of zero bytes.
     """
-    begun = not refuse
+    begun, has_hole = not refuse, False
 
     def check(block: bytes) -> None:
-        nonlocal begun
+        nonlocal begun, has_hole
+        if unread is not None and not has_hole and b"\0" in block and HOLE.search(block) is not None:
+            has_hole = True
+            unread.sentences.append(
+                f"{source.name} has zero bytes in place of lines, as after a crash of its node: lines may be lost there"
+            )
         if not begun and is_binary(block[:SAMPLE]):
             raise NoTextError(f"file {source.name} is not text: give the logs themselves")
         begun = begun or bool(block)
@@ -62,7 +67,7 @@ def read_all(files: Iterable[Named]) -> Reading:
 def _read_log(reading: Reading, source: Source, whose: Whose) -> None:
     """Read a log to its end. Raises RunError for a log that the user named and that is not text."""
     try:
-        _fed(reading, source, lines_of(source), whose)
+        _fed(reading, source, lines_of(source, unread=reading.unread), whose)
     except NoTextError:
         if source.given:
             raise

@@ -258,9 +258,9 @@ class Reading:
     def _unmarked(self, line: str, number: int) -> None:
         """Read a line that is not NCCL's."""
         line = straight(line)
-        if self.short.open and self.short.asks(line, number):
-            self.short.take(self._read(line, number))
         traced = self.exceptions.within and self._traced(line, number)
+        if self.short.open and self.short.asks(line, number) and not traced:
+            self.short.take(self._read(line, number))
         if first := self.book.plain(" " + line):
             self._plain(line, first, number, traced)
         elif not traced:

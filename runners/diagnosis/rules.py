@@ -26,6 +26,8 @@ RAY = ("world_rank=", "process group for: ")
 OTHERS = (*STARTS, IGNORED, *RAY, *EXITS)
 """Needles without a rule: the start of an exception, an exception that Python ignores, Ray's mapping of processes to
 ranks, and reports of exits."""
+_IN_GROUP = re.compile(r"\[Rank (\d{1,9})\] Watchdog")
+"""The rank in the process group of a collective that timed out."""
 _NAME = re.compile(r"\{([a-z_]+)\}")
 """A placeholder in a remedy."""
 Version = tuple[int, ...]
@@ -53,6 +55,8 @@ class Rule:
     marked: bool = False
     template: str = ""
     """The text with placeholders, used if the match has all their values."""
+    newest: bool = False
+    """Whether the newest line of a file is kept instead of the first."""
     reports: bool = False
     """Whether it only reports that another process has failed."""
     softer: str = ""
@@ -174,6 +178,8 @@ EVIDENCE = 3
 FILES = 1024
 """Maximum number of files whose first matching line is kept per rule."""
 WIDTH = 300
+END = 120
+"""Characters of the end of a longer line that are shown: a reason is often there."""
 
 
 class Raw(NamedTuple):
@@ -188,8 +194,11 @@ class Raw(NamedTuple):
 
 
 def shown(line: str) -> str:
-    """Return a line without control characters, truncated to WIDTH."""
-    return clean_text(line.strip(), WIDTH - 24)[:WIDTH]
+    """Return a line without control characters, of a long one the beginning and the end."""
+    line = line.strip()
+    if len(line) > WIDTH:
+        line = f"{line[: WIDTH - END - 3]} … {line[-END:]}"
+    return clean_text(line, WIDTH)[:WIDTH]
 
 
 @dataclass(slots=True)
@@ -285,6 +294,8 @@ class RankProgress:
     """Progress of a rank at its failure, from torch's report."""
 
     timed_out: bool = False
+    in_group: bool = False
+    """Whether it timed out in a process group in which it has another number."""
     seq: int | None = None
     """Sequence number of the collective that timed out; None also if torch does not report it, as with backend nccl2."""
     op: str = ""
@@ -323,6 +334,8 @@ class Tally:
             head = replace(head, host=host, source=(host, *head.source[1:]))
         if entry.seen(head, self._file):
             entry.firsts.append(_first(rule, match, head, self._file, self.evidence(match.string, number)))
+        elif rule.newest and entry.firsts and entry.firsts[-1].file == self._file:
+            entry.firsts[-1] = _first(rule, match, head, self._file, self.evidence(match.string, number))
         elif len(entry.further) < EVIDENCE - 1:
             entry.further.append(self.evidence(match.string, number))
         if rule.id in ("pt-watchdog", "pt-pg-status"):
@@ -338,7 +351,10 @@ class Tally:
         if values.get("rank"):
             rank = int(values["rank"][:9])
         if rank is not None and (rank in self.progress or len(self.progress) < SOURCES):
-            self.progress.setdefault(rank, RankProgress()).note(values)
+            progress = self.progress.setdefault(rank, RankProgress())
+            progress.note(values)
+            named = _IN_GROUP.search(match.string)
+            progress.in_group = progress.in_group or (named is not None and int(named[1]) != rank)
 
 
 def _host(match: re.Match[str]) -> str:

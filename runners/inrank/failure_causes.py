@@ -26,7 +26,7 @@ from .known_causes import (
     Cause,
 )
 from .printed_traceback import last_raised, unwrapped
-from .tracebacks import COMPILING, raised_in, shortened
+from .tracebacks import COMPILING, raised_in, shortened, untangled
 
 LONGEST = 200
 """Longest quote of an exception in a sentence, in characters."""
@@ -98,8 +98,8 @@ def left_early(first: Failure | None, done: Mapping[int, tuple[float, int | None
     return Failure(rank, "left-early", text, UNEVEN, "maybe", at=at, key="left-early", step=step)
 
 
-CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals of crashes: their cause is in the process."""
+FROM_OUTSIDE = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals with which users and schedulers end a process. A second one says nothing about the script."""
 
 
 def classify(death: Death) -> Failure:
@@ -138,7 +138,7 @@ def _without_worker(raised: Mapping[str, Any], lines: Sequence[str]) -> bool:
 
 def of_line(line: str) -> Failure | None:
     """Return the failure that a message of one or more lines reports; None if the table has no cause for it."""
-    line = shortened(line)
+    line = untangled(shortened(line))
     kind = raised_in(line.partition("\n")[0])
     raised: dict[str, Any] = {}
     case = None
@@ -195,7 +195,7 @@ def _key(raised: Mapping[str, Any], where: str) -> str:
 
 def _crash_key(death: Death) -> str:
     number = signal_of(death.exit_code)
-    return "signal %d" % number if number in CRASHES else ""
+    return "" if number is None or number in FROM_OUTSIDE else "signal %d" % number
 
 
 def _of_exception(raised: Mapping[str, Any], code: int | None) -> _FailureClass:
@@ -295,16 +295,14 @@ def _line(head: str) -> str:
     return _cut((head.strip().splitlines() or [""])[0].rstrip(": "))
 
 
-_RESULT = re.compile(r"' (?:returned non-zero exit status|died with) .{1,60}$")
-"""The exit status of a command at the end of a CalledProcessError's text."""
+_END = 80
+"""Characters of the end of a longer quote: the reason or the exit status is often there."""
 
 
 def _cut(text: str) -> str:
     if len(text) <= LONGEST:
         return text
-    result = _RESULT.search(text)
-    end = result.group() if result else ""
-    return text[: LONGEST - 1 - len(end)] + "…" + end
+    return text[: LONGEST - 3 - _END] + " … " + text[-_END:]
 
 
 def _at(raised: Mapping[str, Any]) -> str:
@@ -394,7 +392,7 @@ def _of_code(death: Death) -> _FailureClass:
     case = _in_last_lines(death.lines)
     if case is not None and case.symptom:
         return case
-    remedy = "see the last lines of its stderr: it named no exception"
+    remedy = "see the last lines of its stderr, and what it wrote to other files"
     return _FailureClass("exit-silent", "ended with exit code %d" % code, remedy, "maybe")
 
 

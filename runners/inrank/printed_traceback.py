@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any
 
-from .tracebacks import COMPILING, QUOTED, TAG, of_launcher, place, raised_in, shortened
+from .tracebacks import COMPILING, QUOTED, TAG, of_launcher, place, raised_in, shortened, untangled
 
 BEGIN = "Traceback (most recent call last)"
 BOXED = "❱"
@@ -39,7 +39,9 @@ _FOLD = re.compile(
 """Recognisable line ends of a traceback that was joined into one line."""
 _STANDARD = re.compile(r"^<|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-packages)")
 """Files of Python's own library."""
-OF_RAY = re.compile(r"(?:\w+\.){0,4}RayTaskError\((?P<type>\w+)\): ")
+OF_RAY = re.compile(
+    r"(?:\w+\.){0,4}(?:RayTaskError(?:\((?P<type>\w+)\): |: (?=ray::))|UnserializableException: )"
+)
 _BOX = re.compile(rf"[│┃|] {BOXED} +\d+ ")
 _BORDER = re.compile(r"[╭╰┌└┏┗+][─━-]")
 _RULES = ("|", "│", "┃")
@@ -138,10 +140,10 @@ class PrintedTraceback:
             return self._continued(bare)
         if self._is_of_frame(bare):
             return self._framed(bare)
-        if self._raised(bare):
+        if (task := OF_RAY.match(bare)) is None and self._raised(bare):
             return Step.RAISED
-        if (task := OF_RAY.match(bare)) is not None:
-            self.wrapped = task["type"]
+        if task is not None:
+            self.wrapped = task["type"] or self.wrapped or "a task of Ray"
             self._caller, self._frames = self._frames, []  # the frames of the task may follow
             return Step.PART
         return Step.NONE if self.headed else Step.OVER
@@ -281,7 +283,8 @@ class PrintedTraceback:
             self._ends_in_source = False
 
     def _raised(self, line: str) -> bool:
-        match = _LINE.match(line.rstrip())
+        line = untangled(line.rstrip())
+        match = _LINE.match(line)
         if match is None:
             return False
         kind = match["type"]

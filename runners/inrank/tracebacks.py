@@ -103,6 +103,17 @@ def shortened(text: str, longest: int = LONGEST) -> str:
     return text[: longest // 2] + " … " + text[-longest // 2 :]
 
 
+_TANGLED = re.compile(
+    r"^(?P<type>(?:[a-z_]\w*\.)*[A-Z]\w*?(?:Error|Exception))(?:: ?)?(?:(?P=type)(?:: ?)?)+"
+)
+
+
+def untangled(line: str) -> str:
+    """Return an exception's line without the repetitions of its type: several ranks wrote into one line."""
+    match = _TANGLED.match(line)
+    return line if match is None else "%s: %s" % (match["type"], line[match.end() :])
+
+
 def raised_in(line: str) -> str | None:
     """Return the exception type in the last line of a traceback; None for any other line."""
     last = _LAST.match(TAG.sub("", line.rstrip()))

@@ -160,7 +160,7 @@ def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "The logs are empty.", 0),
         (["step 1"], "No findings in 1 line, 0 of them from NCCL.", 0),
-        (LOG[12:13], "First symptom, no line shows what it followed from: ", 1),
+        (LOG[12:13], "First symptom (its cause was not found in these lines): ", 1),
         (
             ["h:1:2 [0] NCCL INFO Call to connect returned Connection refused, retrying"],
             "Not failed, but worth checking: sock-refused",

@@ -177,7 +177,7 @@ def _label(first: LogFinding, unsure: bool, order: str) -> str:
     if first.severity != "error":
         return "Not failed, but worth checking: "
     if first.role == "symptom":
-        return "First symptom, no line shows what it followed from: "
+        return "First symptom (its cause was not found in these lines): "
     return "A cause: " if unsure else f"First cause{ORDERS[order]}: "
 
 
@@ -191,9 +191,9 @@ def _no_cause(reading: Reading, verdict: Verdict) -> str:
         return "The logs are empty."
     if verdict.failed:
         late = f" {_behind(verdict)}" if verdict.behind else ""
-        return f"The job failed, and no line shows the cause: what is below followed from it.{late}"
+        return f"The job failed, and its cause was not found in these lines: what is below followed from it.{late}"
     if any(finding.role == "hint" for finding in verdict.findings):
-        return "No log line shows a certain cause."
+        return "No certain cause was found."
     return f"No findings in {plural(reading.lines, 'line')}, {reading.nccl_lines:,} of them from NCCL."
 
 

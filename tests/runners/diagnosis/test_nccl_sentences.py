@@ -229,7 +229,7 @@ def test_a_rank_that_ended_without_a_word_is_named(tmp_path: Path) -> None:
     first = verdict(tmp_path, *logs, waited(2, 3)[:-3]).first
     assert first is not None
     assert (first.id, first.ranks) == ("rank-absent", (2,))
-    assert "did not come, or ended without a word" in first.text
+    assert "did not come, or ended: ranks 0, 1 waited" in first.text
 
 
 def test_what_other_builds_run_into_is_a_symptom_where_the_versions_are_known(tmp_path: Path) -> None:
