@@ -129,20 +129,18 @@ def preview(form: LaunchForm, ask: bool = False) -> LaunchPreview:
     launch = prepared(form)
     problem = syntax_problem(launch.plan) if launch.order is None else ""
     return LaunchPreview(
-        text=_of_form(launch),
+        text=_before_start(launch.text(), launch.plan.run),
         problems=(problem,) if problem else (),
         preset=preset_with_files(launch.plan),
-        yaml=launch.yaml,
+        yaml=_before_start(launch.yaml, launch.plan.run),
         findings=tuple(findings(launch.plan, launch.asked or Request())),
     )
 
 
-def _of_form(launch: Prepared) -> str:
-    """Return the plan's text as it is before the start: the run gets its id then, and the form is what was typed."""
-    run = launch.plan.run
-    text = launch.text().replace(f" ({run})", "", 1).replace(run, "<run>")
-    if "-" in run:
-        text = text.replace(run.rpartition("-")[2], "<id of the run>")
+def _before_start(text: str, run: str) -> str:
+    """Return a text of a plan as it is before the start: the run gets its id then, and the form is what was typed."""
+    text = text.replace(f" ({run})", "", 1).replace(run, "<run>")
+    text = text.replace(run.rpartition("-")[2], "<id of the run>")
     return text.replace(f"  # {COMMAND_LINE}", "  # launch form")
 
 
