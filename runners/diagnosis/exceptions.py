@@ -36,6 +36,10 @@ PLACE = 1 << 20
 
 _UNCAUGHT = re.compile(r"\[rank\d+\]: ")
 """torch's tag on uncaught exceptions."""
+_VERBOSE = re.compile(r"(?:^|[:\s\]])[VID]\d{4} \d\d:\d\d:\d\d\.\d")
+"""A level of torch's logs at which tracebacks are no errors (TORCH_LOGS)."""
+_CARRIED = re.compile(r"Caught \w+ in DataLoader worker process")
+"""An exception that only carries the one whose traceback follows."""
 _OF_LOGGING = "Call stack:"
 """The logging module prints this after an error in a log call, which does not end the process."""
 GENERIC = ("exception", "assertion")
@@ -135,8 +139,10 @@ class _Inner(NamedTuple):
 
     def explains(self, failure: Failure, text: str, first: First) -> bool:
         """Whether it explains more than the next exception, with this text and line, or is the same one."""
-        if first.evidence.line - self.first.evidence.line > LINES:
+        if first.evidence.line - self.first.evidence.line > LINES or _CARRIED.search(self.text):
             return False
+        if failure.symptom and not self.failure.symptom:
+            return True
         if self.failure.kind in GENERIC:
             return self.failure.kind == failure.kind and self.text == text
         return failure.kind in GENERIC or (failure.kind == self.failure.kind == DATA)
@@ -223,7 +229,8 @@ class Exceptions:
             began=line.number,
             last=(line.number, line.raw),
             sure=_UNCAUGHT.search(prefix) is not None,
-            ignored=line.number - self._ignored.pop(where, -9) <= 2,
+            ignored=line.number - self._ignored.pop(where, -9) <= 2
+            or _VERBOSE.search(line.raw.partition(BEGIN)[0]) is not None,
         )
         self.within = True
 

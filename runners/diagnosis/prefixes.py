@@ -60,7 +60,7 @@ def _without_bar(line: str) -> str:
 def learned(lines: Sequence[str]) -> re.Pattern[str] | None:
     """Return the prefix pattern that nearly all lines of a file match; None without one."""
     some = [text for line in lines[:LEARN] if (text := unshipped(line)).strip()]
-    some = [text for text in some if not text.startswith(OF_LAUNCHERS)] or some
+    some = [text for text in some if not text.startswith(OF_LAUNCHERS)]
     for pattern, is_prefix in LEARNED:
         begun = [match for match in map(pattern.match, some) if match is not None]
         if len(some) > 1 and len(begun) >= SHARE * len(some) and is_prefix(begun):

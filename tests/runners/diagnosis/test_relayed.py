@@ -85,6 +85,28 @@ def text_of(path: Path, lines: list[str]) -> str:
              "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)"],
             "ArrowInvalid: JSON parse error",
         ),
+        (  # a rendezvous whose inner exception says why
+            ["Traceback (most recent call last):", '  File "/w/backend.py", line 156, in _create', "    host, port",
+             "ValueError: host not found: Name or service not known", "",
+             "The above exception was the direct cause of the following exception:", "", *TRACE,
+             "torch.api.RendezvousConnectionError: The connection to the C10d store has failed."],
+            "Name or service not known",
+        ),
+        (  # CANN's own line before the exception that passes it on
+            ["EI0002: The wait execution of the Notify register times out. Reason: no record from remote rank", *TRACE,
+             "RuntimeError: ACL stream synchronize failed, error code:107020"],
+            "Notify register times out",
+        ),
+        (
+            [f"[E compiler_depend.ts:421] {TIMEOUT.format(11).partition('] ')[2].replace('WorkNCCL', 'WorkHCCL')}"],
+            "Rank 11 timed out in ALLREDUCE 88",
+        ),
+        (
+            ["pyxis: importing docker image: trainer-2.sqsh",
+             "slurmstepd: error: pyxis: child 22 failed with error code: 1",
+             "slurmstepd: error: pyxis: failed to import docker image"],
+            "takes the file trainer-2.sqsh for an image",
+        ),
         (["RuntimeErrorRuntimeError: RuntimeError/fsx/a: not there"], "RuntimeError: /fsx/a: not there"),
         (  # the end of a long line is shown
             ["ERROR could not start: " + "a long value " * 40 + "the map lacks layers.31"],
@@ -137,6 +159,8 @@ def test_ranks_that_wait_in_a_smaller_group_accuse_no_rank_of_the_world(tmp_path
         [f"{ACTOR}{line}" for line in [*TRACE, "TimeoutException: too slow"]]
         + [f"{ACTOR}step:19 - actor/loss:0.1", "Training Progress:   9%|▉   | 19/210 [1:05:02<10:44:11, 202.4s/it]",
            f"{ACTOR}step:20 - actor/loss:0.1"],
+        [f"[rank0]:V1029 11:07:00.365000 41 symbolic_convert.py:617] [0/0] [__graph_breaks] {line}"
+         for line in [*TRACE, "torch._dynamo.exc.Unsupported: skip function f"]] + STEPS,
         ["ERROR:root:x.py:198: Async mode is only supported elsewhere, disabling async mode", *STEPS],
     ],
 )  # fmt: skip
