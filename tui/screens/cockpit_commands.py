@@ -13,6 +13,7 @@ from ...runners.run.model import CommandDone
 from ...runners.run.nccl_reach import refusal
 from ...runners.run.wire.client import LinkError, new_id
 from ..background import background, keep_running
+from ..kept_stacks import KeptStacks
 from ..keys import name_of, target_of
 from ..lending import state_dir
 from ..open_run import OpenRun
@@ -53,6 +54,7 @@ class Commands:
 
     def __init__(self, app: Cockpit, run: OpenRun) -> None:
         self._app, self._run = app, run
+        self.stacks = KeptStacks()
 
     # --- the `:` line
 
@@ -206,6 +208,8 @@ class Commands:
         """Show the data of a result. Traces on other machines are fetched first. Raises LinkError."""
         if not isinstance(command, Profile):
             what = command.what if isinstance(command, Dump) else "stacks"
+            if what == "stacks":
+                self.stacks.keep(self._run.node_now(), done.data)
             rows = partial(dumps().dump_rows, what, done.data, source=dumps().source_of(self._run.state))
             self._app.push_screen(WideScreen(done.text, rows))
             return

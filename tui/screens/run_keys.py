@@ -8,6 +8,7 @@ from ...runners.run.commands import Dump, Profile, Restart, Stop
 from ...runners.run.formatting import time_of_day
 from ...runners.run.wire.client import new_id
 from ..background import background
+from ..kept_stacks import Stacks
 from ..lending import lend, shell_argv
 from ..open_run import OpenRun
 from ..rows.findings import culprits
@@ -17,19 +18,12 @@ from .cockpit import Cockpit
 from .cockpit_commands import Commands, dumps
 from .modal import NcclScreen, WideScreen
 
-MOST_STACKS = 20
-"""Answers with stacks that are kept to be shown again."""
-SAME_S = 2.0
-"""Maximum seconds between an answer with stacks, and its event."""
-
 
 class RunKeys:
     """Actions of one run; each that is refused shows the reason."""
 
     def __init__(self, app: Cockpit, run: OpenRun, commands: Commands) -> None:
         self._app, self._run, self._commands = app, run, commands
-        self._stacks: dict[float, dict[str, str]] = {}
-        """Stacks that this cockpit has shown, by the node's time of the answer."""
 
     def action_command(self) -> None:
         self._commands.ask_line()
@@ -128,26 +122,23 @@ class RunKeys:
             if not done.data:
                 self._app.report(done)
                 return
-            self._stacks[self._run.node_now()] = done.data
-            while len(self._stacks) > MOST_STACKS:
-                del self._stacks[min(self._stacks)]
+            self._commands.stacks.keep(self._run.node_now(), done.data)
             self._open_stacks(done.data)
 
-    def _open_stacks(self, data: dict[str, str]) -> None:
+    def _open_stacks(self, data: Stacks) -> None:
         state = self._run.state
         source = dumps().source_of(state)
         rows = partial(dumps().stack_rows, data, source=source, culprits=culprits(state))
         self._app.push_screen(WideScreen(dumps().stack_title(data), rows))
 
     def show_stacks_of(self, at: float) -> None:
-        """Show the stacks that this cockpit took at a time; others are not kept, and are taken anew."""
-        near = [then for then in self._stacks if abs(then - at) < SAME_S]
-        if near:
-            self._open_stacks(self._stacks[min(near, key=lambda then: abs(then - at))])
-        else:
-            self._app.notify(
-                f"the stacks of {time_of_day(at)} are not kept: w takes new ones while the run is live"
-            )
+        """Show the stacks that this cockpit took at a time; others are not kept."""
+        stacks = self._commands.stacks.taken_at(at)
+        if stacks is not None:
+            self._open_stacks(stacks)
+            return
+        text = f"the stacks of {time_of_day(at)} are not kept: w takes new ones while the run is live"
+        self._app.notify(text)
 
     # --- shell
 
