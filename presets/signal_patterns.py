@@ -7,7 +7,20 @@ from collections.abc import Iterable
 
 from .finding import PlanError
 
-FIELDS = ("step", "total", "epoch", "loss", "lr", "grad_norm", "tokens_s", "samples_s", "step_s", "mfu")
+FIELDS = (
+    "step",
+    "total",
+    "epoch",
+    "epoch_step",
+    "epoch_total",
+    "loss",
+    "lr",
+    "grad_norm",
+    "tokens_s",
+    "samples_s",
+    "step_s",
+    "mfu",
+)
 """Group names with a known meaning. Any other name is a value of the script."""
 
 

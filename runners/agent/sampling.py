@@ -132,6 +132,7 @@ class Sampling:
 
     def collect_last(self) -> tuple[TrainingSample, ...]:
         """Return the last training signals of an ending attempt, and write them to the metrics: no sample follows."""
+        self.grown()
         self.training.collect()
         self._metrics.append(clock.now(), training=self.training.last)
         return self.training.last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from msgspec import structs
 
@@ -16,13 +16,17 @@ from ..run.model import TrainingTick
 from ..run.samples import TrainingSample
 from ..telemetry import output_signals, step_totals
 from ..telemetry.mfu import computed
+from ..telemetry.output_tables import block_around
 from ..telemetry.rank_signals import RankSignals
 from ..telemetry.signal_names import Reported, ReportedValue
 from .hook_clients import Hooks
 from .pattern_process import SignalPatterns
 from .runner_process import ServedRun
 
-NEEDLES = ((b"oss", b"OSS"), (b"step", b"Step", b"iter", b"Iter", b"poch", b"tok", b"/s"))
+NEEDLES = (
+    (b"oss", b"OSS"),
+    (b"step", b"Step", b"iter", b"Iter", b"poch", b"POCH", b"tok", b"atch", b"/s", b"s/it"),
+)
 """Texts in lines with signals: those with a loss, and others."""
 NOT_FINITE = (b"nan", b"NaN", b"NAN", b"inf", b"Inf")
 """Texts in lines with a value that is not finite. Their oldest lines show the beginning."""
@@ -144,7 +148,7 @@ class _Output:
         if now < self._next or tail == self._before:
             return []
         self._before = tail
-        signals = _signals(candidates(tail))
+        signals = lines_signals(tail)
         if signals:
             self._useful = now
         elif now - self._useful > TRIES_S:
@@ -188,22 +192,23 @@ def _oldest_lines(tail: bytes, needle: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _line_at(tail: bytes, at: int) -> tuple[int, bytes]:
-    """Return the begin and the text of the line around a place."""
+    """Return the begin and the text of the line, or of the table, around a place."""
     begin, end = tail.rfind(b"\n", 0, at) + 1, tail.find(b"\n", at)
-    return begin, tail[begin : end if end >= 0 else len(tail)]
+    begin, end = block_around(tail, begin, end if end >= 0 else len(tail))
+    return begin, tail[begin:end]
 
 
-def _signals(lines: Sequence[bytes]) -> list[ReportedValue]:
-    """Return the signals of the newest lines, oldest first.
+def lines_signals(tail: bytes) -> list[ReportedValue]:
+    """Return the signals of the newest lines of an output, oldest first.
 
     After ENOUGH lines without new names, older lines are skipped.
     """
     read: list[list[ReportedValue]] = []
     fields: set[str] = set()
     repeated = 0
-    for line in reversed(lines):
-        text = line.decode("utf-8", "replace")
-        signals = output_signals.signals(text) if output_signals.is_candidate(text) else []
+    texts = [line.decode("utf-8", "replace") for line in candidates(tail)]
+    for text, before in reversed(list(zip(texts, ["", *texts], strict=False))):
+        signals = output_signals.signals(text, before) if output_signals.is_candidate(text) else []
         read.append(signals)
         names = {each.field or each.name for each in signals}
         bad = any(not math.isfinite(each.value) for each in signals)  # the first such line is needed

@@ -133,6 +133,10 @@ class TrainingSample(Struct, frozen=True, omit_defaults=True):
     total: int | None = None
     """Number of steps of the whole training."""
     epoch: float | None = None
+    epoch_step: int | None = None
+    """Step within the current epoch."""
+    epoch_total: int | None = None
+    """Number of steps of an epoch."""
     loss: float | None = None
     lr: float | None = None
     grad_norm: float | None = None

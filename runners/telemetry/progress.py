@@ -41,6 +41,10 @@ class Progress(Struct, frozen=True, kw_only=True):
     usual_s: float | None = None
     """Usual seconds per step, once the steps have stopped."""
     epoch: float | None = None
+    epoch_step: int | None = None
+    """Step within the current epoch."""
+    epoch_total: int | None = None
+    """Number of steps of an epoch."""
     loss: float | None = None
     lr: float | None = None
     grad_norm: float | None = None
@@ -268,7 +272,7 @@ def parts(line: Progress, pause: str = "") -> list[tuple[str, str]]:
         ("samples_s", _text(line.samples_s, lambda value: f"{rate_text(value)} samples/s")),
         ("mfu", _text(line.mfu, "MFU {:.3g} %".format)),
         ("step_s", _text(line.step_s, lambda value: f"{step_text(value)}/step")),
-        ("epoch", _text(line.epoch, "epoch {:.4g}".format)),
+        ("epoch", _epoch_text(line)),
         ("lr", f"lr {value_text(line, 'lr')}"),
         ("grad_norm", f"grad norm {value_text(line, 'grad_norm')}"),
     ]
@@ -314,6 +318,15 @@ def _step_text(line: Progress) -> str:
     if line.step is None:
         return "" if line.total is None else f"step {NA}"
     return f"step {line.step:,}" + ("" if line.total is None else f" / {line.total:,}")
+
+
+def _epoch_text(line: Progress) -> str:
+    """Return "epoch 4: 1,130 / 2,502", with the step within the epoch if the script prints it."""
+    epoch = "" if line.epoch is None else f"epoch {line.epoch:.4g}"
+    if line.epoch_step is None:
+        return epoch
+    total = "" if line.epoch_total is None else f" / {line.epoch_total:,}"
+    return f"{epoch or 'in this epoch'}: {line.epoch_step:,}{total}"
 
 
 def value_text(line: Progress, name: str) -> str:

@@ -197,6 +197,11 @@ TRAINING: tuple[Quantity, ...] = (
     ),
     _reported("epoch", export=own_family("training.epoch", "Epoch as the script counts.")),
     _reported(
+        "epoch_step",
+        export=own_family("training.epoch_step", "Step within the epoch as the script counts."),
+    ),
+    _reported("epoch_total", export=own_family("training.epoch_steps", "Number of steps of an epoch.")),
+    _reported(
         "step",
         curve=Curve(
             "train.step",

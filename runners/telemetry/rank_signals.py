@@ -18,7 +18,7 @@ from ...presets.signal_patterns import FIELDS
 from ..run.freshness import usual_interval
 from ..run.samples import TrainingSample
 from .output_signals import EVALUATED
-from .signal_names import AXIS, Reported, ReportedValue, best, of_trackers, plausible
+from .signal_names import AXIS, COUNTS, Reported, ReportedValue, best, of_trackers, plausible
 
 MOST_VALUES = 32
 LONGEST_NAME = 60
@@ -31,8 +31,8 @@ PAUSE = 3.0
 or an evaluation. Reading the reports at intervals may double the usual time."""
 OWN_PATTERN = "output: --signal"
 PACED = "computed: steps over time"
-COUNTS = ("step", "total")
-"""Fields with whole numbers."""
+WITHIN = {"step": "epoch_step", "total": "epoch_total"}
+"""Fields of a source with steps that restart → the fields that they are."""
 AXIS_FACTOR, AXIS_MARGIN = 0.5, 10
 """Share of the optimizer steps, with a margin, below which a tracker's axis counts epochs or evaluations."""
 
@@ -122,12 +122,14 @@ class RankSignals:
         """Add signals of lines that were read at a unix time, oldest first."""
         fresh = self._without_replaced([each._replace(at=at) for each in signals])
         step: int | None = None
-        for each in fresh:
+        for index, each in enumerate(fresh):
             if not each.field:
                 continue
             if each.field == "step":
                 self._watch_cycle(each)
                 step = int(each.value)
+            if each.source in self._cyclic:
+                fresh[index] = each._replace(field=WITHIN.get(each.field, each.field))
             if math.isfinite(each.value):
                 self._bad.pop(each.field, None)
             else:
@@ -173,7 +175,7 @@ class RankSignals:
 
     def _chosen(self, name: str) -> ReportedValue | None:
         tracked, printed = self._trackers.fields.get(name), self._output.fields.get(name)
-        if name in COUNTS and printed is not None and printed.source in self._cyclic:
+        if name in WITHIN and printed is not None and printed.source in self._cyclic:
             printed = None
         if tracked is None or printed is None:
             return tracked or printed

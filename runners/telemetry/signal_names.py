@@ -28,6 +28,14 @@ class Name(NamedTuple):
     """Precedence among the names of one field; the lowest counts."""
     per_gpu: bool = False
     """True for a rate per GPU instead of per job."""
+    inverse: bool = False
+    """True for steps per second, whose field is seconds per step."""
+
+    def converted(self, value: float) -> float:
+        """Convert a value to the field's unit."""
+        if self.inverse:
+            return 1 / value if value > 0 else 0.0
+        return value * self.scale
 
 
 class ReportedValue(NamedTuple):
@@ -46,25 +54,29 @@ class ReportedValue(NamedTuple):
 
 
 OWN = Name("")
+COUNTS = ("step", "total", "epoch_step", "epoch_total")
+"""Fields with whole numbers."""
 _NAMES = {
     "loss": """
         loss train_loss training_loss loss_train loss_training train_loss_step lm_loss train_lm_loss
         batch_loss train_batch_loss loss_step global_loss loss_metrics_global_avg_loss avg_loss
         average_loss mean_loss running_loss current_loss nll_loss ce_loss train_ce_loss cross_entropy_loss
         mlm_loss reduced_train_loss cross_entropy train_cross_entropy train_crossentropyloss total_loss
-        train_total_loss loss_total loss_train_total train_loss_train_total xent
+        train_total_loss loss_total loss_train_total train_loss_train_total xent step_loss avr_loss loss_mean
+        loss_avg actor_loss pg_loss actor_pg_loss policy_loss
     """,
     "step": """
         global_step step train_global_step trainer_global_step train_step optimizer_step iteration iter
-        iter_num it num_updates update batch_idx
+        iter_num it num_updates update batch_idx global_step_max_steps
+        training_global_step
     """,
     "total": "max_steps total_steps num_steps train_steps max_iters num_iterations max_step",
-    "lr": "lr learning_rate train_lr train_learning_rate optim_lr lr_group_0 lr_0 lr_pg0",
+    "lr": "lr learning_rate train_lr train_learning_rate optim_lr lr_group_0 lr_0 lr_pg0 actor_lr",
     "grad_norm": """
         grad_norm gradient_norm train_grad_norm gnorm global_grad_norm grad_norm_total total_grad_norm
         gradnorm grad_2_norm optim_grad_norm grad_total_norm
     """,
-    "epoch": "epoch train_epoch current_epoch",
+    "epoch": "epoch train_epoch current_epoch training_epoch",
 }
 """Field → its names in order of precedence."""
 EXACT: dict[str, Name] = {
@@ -72,19 +84,39 @@ EXACT: dict[str, Name] = {
 }
 LAST = 99
 """Order of what counts only if nothing else does."""
-_BY_OPTIMIZER = re.compile(r"lr_(?:fused)?(?:adamw?|sgd|lion|muon|adafactor|lamb|rmsprop|adagrad)(?:_pg1)?")
+UNSURE = 50
+"""Order of a step time without a unit."""
+_BY_OPTIMIZER = re.compile(
+    r"lr_(?:fused|decoupled)?(?:adamw?|sgd|lion|muon|adafactor|lamb|rmsprop|adagrad)(?:_pg1|_group0)?"
+)
 """Names from Lightning's LearningRateMonitor."""
-_A_SECOND = r"_?(?:per_)?s(?:ec(?:ond)?s?)?"
+_A_SECOND = r"(?:(?:_?per_?|_)s(?:ec(?:ond)?s?)?|sec)"
 _RATE = re.compile(
     r"(?:train_|training_|perf_|throughput_|speed_|avg_)*(?P<what>tokens?|toks?|samples?|images?|imgs?|examples?|seqs?|sequences?)"
     rf"{_A_SECOND}(?P<gpu>_(?:per_)?(?:gpu|device|rank|chip|dev)s?)?"
 )
+_EACH = r"(?:step|iter(?:ation)?|it|batch|update)"
 _STEP_TIME = re.compile(
-    r"(?:train_|perf_)*(?:step_time|iter(?:ation)?_time|time_per_(?:step|iter(?:ation)?)|step_duration|per_step_time"
+    rf"(?:train_|perf_)*(?:{_EACH}_(?:time|cost|duration)|time(?:_per)?_{_EACH}|per_step_time|sec_per_it"
     r"|train_step_timing_in|elapsed_time_per_iteration|time_metrics_end_to_end)(?:_(?P<unit>ms|s|sec|secs|seconds|milliseconds))?"
-    r"|(?P<before>ms|s|sec|seconds)_per_(?:step|iter(?:ation)?|it)"
+    rf"|(?P<before>ms|s|sec|secs|seconds)(?:_per)?_{_EACH}"
 )
-SECONDS = {"s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0, "ms": 1e-3, "milliseconds": 1e-3}
+_STEP_RATE = re.compile(
+    rf"(?:train_|training_|perf_|throughput_|speed_)*(?:{_EACH}|batche|iter)s?{_A_SECOND}|ups"
+)
+_RATES = ("speed", "train_speed", "throughput", "rate")
+"""Names of steps per second, if their unit says so."""
+MOST_WITHOUT_UNIT_S = 60.0
+"""Maximum step time without a unit: a larger number may be milliseconds."""
+SECONDS = {
+    "s": 1.0,
+    "sec": 1.0,
+    "secs": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
+    "ms": 1e-3,
+    "milliseconds": 1e-3,
+}
 _UNIT = re.compile(r"[(\[]([^()\[\]]*)[)\]]$")
 _BETWEEN = re.compile(r"[^a-z0-9]+")
 PERCENT = ("%", "percent", "pct")
@@ -111,10 +143,12 @@ def meaning(name: str, unit: str = "") -> Name:
         return Name("tokens_s", per_gpu=True)
     if _BY_OPTIMIZER.fullmatch(plain):
         return Name("lr", order=LAST)
-    return _rate(plain) or _step_time(plain, unit) or OWN
+    return _rate(plain) or _step_time(plain, unit) or _step_rate(plain, unit) or OWN
 
 
 def _rate(name: str) -> Name | None:
+    if name == "wps":
+        return Name("tokens_s", order=LAST)
     rate = _RATE.fullmatch(name)
     if rate is None:
         return None
@@ -124,8 +158,19 @@ def _rate(name: str) -> Name | None:
 
 def _step_time(name: str, unit: str) -> Name | None:
     timed = _STEP_TIME.fullmatch(name)
-    scale = SECONDS.get(timed["unit"] or timed["before"] or unit) if timed is not None else None
+    if timed is None:
+        return None
+    unit = timed["unit"] or timed["before"] or unit
+    if not unit:
+        return Name("step_s", order=UNSURE)
+    scale = SECONDS.get(unit)
     return None if scale is None else Name("step_s", scale)
+
+
+def _step_rate(name: str, unit: str) -> Name | None:
+    """Meaning of steps per second by the name, or by the unit of a speed."""
+    by_unit = name in _RATES and _STEP_RATE.fullmatch(_BETWEEN.sub("_", unit)) is not None
+    return Name("step_s", order=5, inverse=True) if by_unit or _STEP_RATE.fullmatch(name) else None
 
 
 def signal(
@@ -133,20 +178,27 @@ def signal(
 ) -> ReportedValue:
     """Convert a value with a script's name to a signal."""
     means = meaning(name)
-    field, value = means.field, value * means.scale
-    if field and not plausible(field, value, sure=means.order == 0):
+    field, value = means.field, means.converted(value)
+    if field and not plausible(field, value, is_sure(means)):
         field = ""
     return ReportedValue(field, name, value, source, at, means.order, since, means.per_gpu)
 
 
+def is_sure(means: Name) -> bool:
+    """Whether the unit of a value with this meaning is known."""
+    return means.order == 0 if means.field == "mfu" else means.order != UNSURE
+
+
 def plausible(field: str, value: float, sure: bool = True) -> bool:
-    """Whether a field can have that value. `sure`: whether MFU is in percent; otherwise 0.4 may mean 40 %."""
+    """Whether a field can have that value. `sure`: whether the unit is known; otherwise an MFU of 0.4 may mean 40 %."""
     if not math.isfinite(value):
         return field in ("loss", "grad_norm")
-    if field in ("step", "total"):
+    if field in COUNTS:
         return value >= 0 and value < 2**53
     if field == "mfu":
         return (0 if sure else 1) < value <= 100
+    if field == "step_s" and not sure:
+        return 0 < value <= MOST_WITHOUT_UNIT_S
     if field in ("tokens_s", "samples_s", "step_s"):
         return value > 0
     return field not in ("epoch", "lr", "grad_norm") or value >= 0

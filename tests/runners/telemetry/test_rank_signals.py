@@ -17,7 +17,7 @@ from distui.presets.finding import PlanError
 from distui.presets.signal_patterns import checked
 from distui.runners.agent import pattern_process
 from distui.runners.agent.pattern_process import SignalPatterns
-from distui.runners.agent.training import _signals, candidates
+from distui.runners.agent.training import candidates, lines_signals
 from distui.runners.run.model import RankPhase, RankPlace, Wrapped
 from distui.runners.run.parts import Parts
 from distui.runners.run.samples import Gpu, RankSample, TrainingSample
@@ -453,13 +453,13 @@ def test_the_first_nan_of_many_lines_is_read() -> None:
         *(b"step %d loss %s" % (at, b"nan" if at >= 30 else b"1.0") for at in range(60)),
     ]
     rank = RankSignals(0)
-    rank.output(_signals(candidates(b"\n".join(lines))), 5.0)
+    rank.output(lines_signals(b"\n".join(lines)), 5.0)
     assert sample(rank).not_finite_since == {"loss": 30}
 
 
 def test_of_equal_lines_the_newest_are_read_and_the_first_nan() -> None:
     lines = [b"step %d loss %s" % (at, b"nan" if at > 3 else b"1.0") for at in range(12)]
-    steps = [each.value for each in _signals(lines) if each.field == "step"]
+    steps = [each.value for each in lines_signals(b"\n".join(lines)) if each.field == "step"]
     assert steps[-1] == 11
     assert 4 in steps
-    assert len(_signals([b"step %d loss 1.0" % at for at in range(12)])) == 2 * 3
+    assert len(lines_signals(b"\n".join(b"step %d loss 1.0" % at for at in range(12)))) == 2 * 3
