@@ -308,7 +308,10 @@ class Exceptions:
         for place, raised in enumerate(self._raised.values()):
             ends = any(lengths.get(file, 0) - line <= LAST for file, line in raised.last.items())
             sure = raised.sure or ((self.failed or ends) and not raised.outlived)
-            yield replace(raised.entry, rule=_rule(raised.failure, place, sure))
+            rule = _rule(raised.failure, place, sure)
+            if raised.outlived and not self.failed:
+                rule = replace(rule, severity="note", role="fact")
+            yield replace(raised.entry, rule=rule)
 
     def cut_off(self, lengths: Mapping[int, int]) -> Iterator[RuleHits]:
         """Yield the first traceback that the end of its file cuts off: a failure of unknown class.

@@ -132,6 +132,8 @@ LEFT = "rendezvous-left"
 """A node's agent also writes this at a normal end. It is a cause only if a traceback begins after it."""
 FINISHED = "job-finished"
 """The job reports that it has ended well. If its file ends with that, errors before were survived."""
+LOOPBACK, UNREACHED = "gloo-loopback", ("died-peer-gone", "died-connect-timeout")
+"""An address that leads nowhere from another node explains these symptoms; on a single node it is normal."""
 TRACED = "error-trace"
 PASSED_ON = {
     "1": "unhandled CUDA error",
@@ -249,6 +251,8 @@ class _Case:
             if _mentions_error(finding) and finding.id != REPORT and not entry.rule.reports:
                 yield _as_cause(entry)
         if self.failed:
+            if any(finding.id in UNREACHED for finding in self.findings):
+                yield from map(_as_cause, self._fired(LOOPBACK))
             reporting = [entry for entry, _ in self.found if entry.rule.role == "symptom"]
             yield from silent(self.reading, reporting)
         elif self.cut_off:

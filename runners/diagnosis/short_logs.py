@@ -59,6 +59,6 @@ class ShortLog:
             confidence="low",
             place=PLACE,
             text=f"No rule knows this: {self._text}",
-            remedy="Read the lines around it: it is the first sign of a problem, and the log is cut off.",
+            remedy="Read the lines around it: it is the first sign of a problem that was found.",
         )
         return [RuleHits.of(rule, self._first)]

@@ -140,6 +140,23 @@ def test_an_error_that_training_survived_or_that_names_a_waiting_rank_is_no_caus
         assert "no timeout of it was read" in first.text
 
 
+def test_a_loopback_address_explains_lost_connections_but_no_healthy_job(tmp_path: Path) -> None:
+    warning = (
+        "[W ProcessGroupGloo.cpp:724] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
+        "address as fallback. Manually set the network interface to bind to with GLOO_SOCKET_IFNAME."
+    )
+    lost = "RuntimeError: [pair.cc:534] Connection closed by peer [127.0.0.1]:4711"
+    first = verdict_of(tmp_path, [warning, *TRACE, lost]).first
+    assert first is not None
+    assert (first.id, "GLOO_SOCKET_IFNAME" in first.remedy) == ("gloo-loopback", True)
+    assert verdict_of(tmp_path, [warning, *STEPS]).first is None
+
+
+def test_a_handled_exception_of_a_job_that_trains_is_only_counted(tmp_path: Path) -> None:
+    verdict = verdict_of(tmp_path, [*TRACE, "ImportError: no fast path", *STEPS])
+    assert [(each.role, each.severity) for each in verdict.findings] == [("fact", "note")]
+
+
 def test_ranks_that_wait_in_a_smaller_group_accuse_no_rank_of_the_world(tmp_path: Path) -> None:
     lines = [TIMEOUT.format(rank).replace(f"[Rank {rank}]", "[Rank 1]") for rank in (10, 14)]
     text = text_of(tmp_path, lines)
