@@ -29,7 +29,7 @@ METRICS_OF_ALL = 30
 LEAD_S = 15.0
 """Seconds to request before the moment: a training signal may be that old, or be a mean of 10 s."""
 LEAD_OF_MANY_S = 5.0
-"""The same for a run with so many ranks that an answer covers only seconds."""
+"""Seconds to request before the moment in a run with so many ranks that an answer covers only seconds."""
 
 
 NO_WINDOW = (0.0, 0.0, MetricsWindow(""))

@@ -138,7 +138,7 @@ def preview(form: LaunchForm, ask: bool = False) -> LaunchPreview:
 
 
 def _before_start(text: str, run: str) -> str:
-    """Return a text of a plan as it is before the start: the run gets its id then, and the form is what was typed."""
+    """Replace the id, which the run gets at its start, and name the form as the origin of its variables."""
     text = text.replace(f" ({run})", "", 1).replace(run, "<run>")
     text = text.replace(run.rpartition("-")[2], "<id of the run>")
     return text.replace(f"  # {COMMAND_LINE}", "  # launch form")

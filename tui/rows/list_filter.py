@@ -218,7 +218,7 @@ def _fits_text(text: str, op: str, wanted: str) -> bool:
 
 
 def _fits_host(text: str, op: str, wanted: str) -> bool:
-    """As `_fits_text`; a number does not match a part of a longer one: `node:7` is c7 and n007, not n77."""
+    """Return `_fits_text`, but compare a whole number with whole numbers: `node:7` is c7 and n007, not n77."""
     if op == ":" and wanted.isdecimal():
         return re.search(rf"(?<!\d)0*{wanted}(?!\d)", text) is not None
     return _fits_text(text, op, wanted)

@@ -483,7 +483,7 @@ def gpu_rows(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
 
 
 def listed_gpus(frame: Frame) -> tuple[list[GpuRow], list[GpuRow]]:
-    """Return the GPUs with a row of their own, and those that share one; if no rank uses a GPU, all have their own."""
+    """Return the GPUs that have one row each, and those that share a row. If no rank uses a GPU, none share a row."""
     mine, rest = gpu_rows(frame)
     return (mine, rest) if mine else (rest, [])
 

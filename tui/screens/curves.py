@@ -296,7 +296,7 @@ class CurveStrip(HistoryPane):
 
 
 def _in_columns(panels: Sequence[Panel], view: ChartView, count: int, width: int, height: int) -> list[Row]:
-    """Return charts in columns; only the first one has the legend."""
+    """Return charts in columns; only the first column has the legend."""
     each = max(1, -(-len(panels) // count))
     without_legend = replace(view, legend=())
     columns = [charts_rows(panels[:each], view, width, height)]
