@@ -40,6 +40,10 @@ _VERBOSE = re.compile(r"(?:^|[:\s\]])[VID]\d{4} \d\d:\d\d:\d\d\.\d")
 """A level of torch's logs at which tracebacks are no errors (TORCH_LOGS)."""
 _CARRIED = re.compile(r"Caught \w+ in DataLoader worker process")
 """An exception that only carries the one whose traceback follows."""
+_WITH_OUTPUT = (
+    "Look for that rank's own output, in stderr and in files: `torchrun --log-dir logs --tee 3` keeps it, and @record of "
+    "torch.distributed.elastic.multiprocessing.errors on main() prints the traceback."
+)
 _OF_LOGGING = "Call stack:"
 """The logging module prints this after an error in a log call, which does not end the process."""
 GENERIC = ("exception", "assertion")
@@ -356,6 +360,8 @@ class Exceptions:
         if self._exit is not None:
             code, first = self._exit
             rule = replace(_rule(classify(Death(0, code, {})), MOST, True), role="cause", confidence="low")
+            if rule.id == "died-exit-silent":
+                rule = replace(rule, remedy=_WITH_OUTPUT)
             yield RuleHits.of(rule, first)
         elif self._launcher is not None:
             yield RuleHits.of(REPORTED, self._launcher)

@@ -122,7 +122,7 @@ def judge(reading: Reading) -> Verdict:
 
 
 KILLED = "died-killed"
-OUT_OF_MEMORY = ("died-host-oom", "kernel-oom", "k8s-oom-killed", "ray-memory")
+OUT_OF_MEMORY = ("died-host-oom", "died-ray-oom", "kernel-oom", "k8s-oom-killed", "ray-memory")
 """Findings that explain a SIGKILL better than the report of a shell or launcher."""
 CANCELLED = ("slurm-cancelled", "slurm-step-cancelled", "ray-worker-died")
 """Consequences of a process exit if that was reported earlier."""

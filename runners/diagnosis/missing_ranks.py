@@ -24,8 +24,9 @@ ABSENT = Rule(
     confidence="medium",
     text="",
     place=PLACE + 1,
-    remedy="Find out what it did instead: its own log and its stack; a phase that only some ranks enter (saving, "
-    "validation), a crash, a node that is gone.",
+    remedy="Find out what it did instead: its own log; `py-spy dump --pid PID` while it waits; a phase that only some ranks "
+    "enter (saving, validation), a crash, a node that is gone. With `export TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
+    "TORCH_FR_BUFFER_SIZE=2000` torch writes what each rank called, which `distui diagnose` reads.",
 )
 
 

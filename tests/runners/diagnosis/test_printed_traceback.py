@@ -176,7 +176,7 @@ def test_a_wrapper_of_ray_says_only_that_it_failed() -> None:
 def test_one_after_which_training_goes_on_is_no_cause() -> None:
     told = verdict([*TRACE, "step 2 loss 1.9", "step 3 loss 1.8"])
     assert (told.first, told.failed) == (None, False)
-    assert [(each.id, each.role) for each in told.findings] == [("died-exception", "hint")]
+    assert [(each.id, each.role) for each in told.findings] == [("died-exception", "fact")]
     assert verdict([*TRACE, "step 2 loss 1.9"]).failed
     later = [HEAD, *FRAMES[:2], "ValueError: the real one"]
     assert headline([*TRACE, "step 2 loss 1.9", "step 3 loss 1.8", *later]) == (
