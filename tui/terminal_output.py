@@ -154,7 +154,7 @@ class Output:
 
 
 def _sort(stretch: Stretch, inks: dict[Ink, list[_Run]]) -> None:
-    """Add the runs of a stretch to those of their inks. Blanks belong to a run of the same background beside them."""
+    """Add the runs of a stretch to those of their inks. Blanks belong to an adjacent run of the same background."""
     x, y, cells = stretch
     ink: Ink | None = None
     blank: Ink | None = None
