@@ -41,15 +41,15 @@ _VERBOSE = re.compile(r"(?:^|[:\s\]])[VID]\d{4} \d\d:\d\d:\d\d\.\d")
 _CARRIED = re.compile(r"Caught \w+ in DataLoader worker process")
 """An exception that only carries the one whose traceback follows."""
 _WITH_OUTPUT = (
-    "Look for that rank's own output, in stderr and in files: `torchrun --log-dir logs --tee 3` keeps it, and @record of "
-    "torch.distributed.elastic.multiprocessing.errors on main() prints the traceback."
+    "Look for that rank's own output, in stderr and in files: `torchrun --log-dir logs --tee 3` keeps it, and @record "
+    "of torch.distributed.elastic.multiprocessing.errors on main() prints the traceback."
 )
 _OF_LOGGING = "Call stack:"
 """The logging module prints this after an error in a log call, which does not end the process."""
 GENERIC = ("exception", "assertion")
 """Classes that explain nothing: an earlier exception in the chain may explain more."""
 DATA = "data-unreadable"
-"""Of a chain of these the first one read the file; later ones are attempts to read it in another way."""
+"""In a chain of these, the first one read the file. Later ones are attempts to read it in another way."""
 _NUMBER = re.compile(r"\d+")
 _OF_NCCL = re.compile(
     r"DistBackendError|NCCL (?:[Ee]rror|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"

@@ -24,8 +24,8 @@ ABSENT = Rule(
     confidence="medium",
     text="",
     place=PLACE + 1,
-    remedy="Find out what it did instead: its own log; `py-spy dump --pid PID` while it waits; a phase that only some ranks "
-    "enter (saving, validation), a crash, a node that is gone. With `export TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
+    remedy="Find out what it did instead: its own log; `py-spy dump --pid PID` while it waits; a phase that only some "
+    "ranks enter (saving, validation), a crash, a node that is gone. With `export TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
     "TORCH_FR_BUFFER_SIZE=2000` torch writes what each rank called, which `distui diagnose` reads.",
 )
 
@@ -59,7 +59,7 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
     is_part = not size and len(ranks.missing) >= len(timed)
     in_group = any(each.in_group for each in timed.values())
     if in_group or (is_part and not heard.intersection(ranks.missing)):
-        # These logs cover only some ranks: the others may also have waited. Nobody else waits for a smaller group.
+        # These logs cover only some ranks: the others may also have waited. A smaller group has none of them.
         ranks = ranks._replace(missing=())
     hits, named = reading.tally.hits("pt-watchdog"), Head(rank=next(iter(ranks.culprits), None))
     yield replace(

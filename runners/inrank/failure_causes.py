@@ -244,7 +244,7 @@ def _import_crash(head: str, says: str, raised: Mapping[str, Any], code: int | N
 
 
 def advice_of(head: str, raised: Mapping[str, Any] = MappingProxyType({})) -> str:
-    """Return the remedy of an exception that explains nothing by itself ("Type: text"); "" if the table has none."""
+    """Return the remedy of an exception ("Type: text") that explains nothing; "" if the table has none."""
     for cause in ADVICE:
         match = cause.pattern.search(head)
         if match:

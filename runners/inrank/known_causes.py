@@ -56,7 +56,7 @@ def _cause(kind: str, fields: Mapping[str, str]) -> Cause:
 _ALL = _read()
 CAUSES = tuple(cause for cause in _ALL if cause.exit_code is None and not cause.advice)
 ADVICE = tuple(cause for cause in _ALL if cause.advice)
-"""Remedies of exceptions that explain nothing by themselves."""
+"""Remedies of exceptions that explain nothing."""
 OF_EXITS = tuple(cause for cause in _ALL if cause.exit_code is not None)
 
 
