@@ -199,6 +199,8 @@ class Exceptions:
         self.endings = Endings()
         self.failed = False
         """Whether a log reports a failed process."""
+        self.newest_exits: dict[int, int] = {}
+        """Line of the newest report of a failed process, by file number."""
         self._exit: tuple[int, First] | None = None
         """Exit code and line of the first reported exit."""
         self._launcher: First | None = None
@@ -272,6 +274,7 @@ class Exceptions:
         if ending.code:
             self.failed = True
             self._exit = self._exit or (ending.code, first)
+            self.newest_exits[first.file] = first.evidence.line
         if ending.failure is not None:
             self._keep(ending.failure, first, sure=True)
         return True
@@ -397,6 +400,7 @@ class Exceptions:
         if printed.is_of_launcher:
             self.failed = True
             self._launcher = self._launcher or first
+            self.newest_exits[first.file] = first.evidence.line
             return None
         failure = self._classed(printed, first)
         inner = self._inner.pop(trace.stream, None)

@@ -180,6 +180,7 @@ class _Case:
             first.file: first.evidence.line
             for first in reports
             if first.lines_left(self.reading.lengths) <= LAST
+            and self.exceptions.newest_exits.get(first.file, 0) < first.evidence.line
         }
 
     def _is_survived(self, firsts: Collection[First]) -> bool:

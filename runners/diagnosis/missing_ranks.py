@@ -58,9 +58,9 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
     ranks = _timed_out(timed, max(size, max(heard) + 1))
     is_part = not size and len(ranks.missing) >= len(timed)
     in_group = any(each.in_group for each in timed.values())
-    if in_group or (is_part and not heard.intersection(ranks.missing)):
+    if in_group or is_part:
         # These logs cover only some ranks: the others may also have waited. A smaller group has none of them.
-        ranks = ranks._replace(missing=())
+        ranks = ranks._replace(missing=() if in_group else sorted(heard.intersection(ranks.missing)))
     hits, named = reading.tally.hits("pt-watchdog"), Head(rank=next(iter(ranks.culprits), None))
     yield replace(
         hits,

@@ -17,7 +17,7 @@ from .heads import MARK, SOURCES, Head, old_mark, parse_head, stamp_of
 from .log_sources import BrokenOff, Source, Unread
 from .log_text import PART, PASTED, SEARCHED, apart, straight
 from .nccl_facts import NcclFacts
-from .prefixes import Writer, learned, prompted, ray_rank, writer
+from .prefixes import LEARN, Writer, learned, prompted, ray_rank, writer
 from .recorder_dumps import DumpError, Recorders, bounded, rank_of_dump
 from .rules import WHERE, WIDTH, Book, LogLine, Raw, Tally, Version, book
 from .short_logs import ShortLog
@@ -158,8 +158,11 @@ class Reading:
             self._at = _Place(line=self._at.line)
 
     def learn(self, lines: Sequence[str]) -> None:
-        """Learn the prefix of this file's lines, and the hosts of a copied terminal, from its first lines."""
+        """Learn the prefix of this file's lines, ranks, and the hosts of a copied terminal, from its first lines."""
         self._at.prefix = learned(lines)
+        for line in lines[:LEARN]:
+            if "ank" in line and MARK.search(line) is None:
+                self._rank_of(self._writer(line))
         if len(self.hosts) < SOURCES:
             self.hosts |= prompted(lines)
 

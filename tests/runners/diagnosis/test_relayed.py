@@ -157,6 +157,19 @@ def test_a_handled_exception_of_a_job_that_trains_is_only_counted(tmp_path: Path
     assert [(each.role, each.severity) for each in verdict.findings] == [("fact", "note")]
 
 
+def test_ranks_are_read_from_lines_without_errors(tmp_path: Path) -> None:
+    ray, step = "(Worker pid={0}, ip=10.0.0.{0}) ", "09:12:0{0}   DEBUG [trainer rank {0}] waiting"
+    lines = [ray.format(rank) + f"[rank {rank + 4}] saves" for rank in (1, 2)]
+    first = verdict_of(
+        tmp_path, [*lines, *(ray.format(2) + line for line in [*TRACE, "ValueError: no batch"])]
+    ).first
+    assert first is not None
+    assert (first.rank, first.host) == (6, "10.0.0.2")
+    first = verdict_of(tmp_path, [step.format(2), *TIMEOUTS[:2]]).first
+    assert first is not None
+    assert first.text.startswith("Rank 2 did not come: ranks 0, 1 timed out")
+
+
 def test_ranks_that_wait_in_a_smaller_group_accuse_no_rank_of_the_world(tmp_path: Path) -> None:
     lines = [TIMEOUT.format(rank).replace(f"[Rank {rank}]", "[Rank 1]") for rank in (10, 14)]
     text = text_of(tmp_path, lines)
@@ -195,6 +208,8 @@ def test_a_failure_after_a_good_end_is_a_failure(tmp_path: Path) -> None:
         "ValueError: no batch",
     ]
     assert "ValueError: no batch" in text_of(tmp_path, lines)
+    ends = ["Training completed", "train.py failed (exitcode: 1) local_rank: 1 (pid: 8) of binary: python"]
+    assert "ValueError: no batch" in text_of(tmp_path, [*TRACE, "ValueError: no batch", *ends])
     assert not verdict_of(tmp_path, RETRIED).failed
     assert verdict_of(tmp_path, RETRIED[:2]).failed
 
