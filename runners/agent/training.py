@@ -25,7 +25,20 @@ from .runner_process import ServedRun
 
 NEEDLES = (
     (b"oss", b"OSS"),
-    (b"step", b"Step", b"iter", b"Iter", b"poch", b"POCH", b"tok", b"atch", b"/s", b"s/it"),
+    (
+        b"step",
+        b"Step",
+        b"STEP",
+        b"iter",
+        b"Iter",
+        b"poch",
+        b"POCH",
+        b"tok",
+        b"atch",
+        b"/s",
+        b"s/it",
+        b"earning",
+    ),
 )
 """Texts in lines with signals: those with a loss, and others."""
 NOT_FINITE = (b"nan", b"NaN", b"NAN", b"inf", b"Inf")

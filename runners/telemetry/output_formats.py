@@ -100,6 +100,21 @@ SIGNATURES = (
         },
     ),
     Signature("timm", "/s", re.compile(r"\bTime: [\d.]+s, +[\d.]+/s"), {"": Name("samples_s", order=9)}),
+    Signature("MaxText", "seconds: ", re.compile(r"\bstep: \d+, seconds: "), {"seconds": Name("step_s")}),
+    Signature(
+        "Marian",
+        " : Up. ",
+        re.compile(r"\bEp\. \d+ : Up\. \d+ : "),
+        {"ep.": Name("epoch"), "up.": Name("step"), "cost": Name("loss"), "l.r.": Name("lr")},
+        complete=True,
+    ),
+    Signature(
+        "JSON record",
+        '"loss"',
+        re.compile(r'"(?:name|metric|key|tag)": "(?:train[/_])?loss".*"value": '),
+        {"value": Name("loss")},
+    ),
+    Signature("Coqui", "> ", re.compile(r"^\s*\| > \w+: ?[-\d]"), complete=True),
     Signature(
         "composer",
         "Train ",
@@ -144,7 +159,7 @@ POSITIONS = (
     Position(
         "poch",
         re.compile(
-            r"\b[Ee]poch:? (?P<epoch>\d+)(?:/\d+)?\s*[:|,]\s+(?P<epoch_step>\d+)\s?/\s*(?P<epoch_total>\d+)(?![\w./])"
+            r"\b[Ee]poch:?\s+(?P<epoch>\d+)(?:/\d+)?\s*[:|,]\s+(?P<epoch_step>\d+)\s?/\s*(?P<epoch_total>\d+)(?![\w./])"
         ),
     ),
     Position(" batches", re.compile(r"(?<![\w.])(?P<epoch_step>\d+)\s?/\s*(?P<epoch_total>\d+) batches\b")),
@@ -155,11 +170,33 @@ POSITIONS = (
         re.compile(r"^\s*(?:[Ee]poch|EPOCH):?\s*\[?(?P<epoch>\d+)(?:\s*/\s*\d+)?\]?:?\s*$"),
         complete=True,
     ),
+    Position(
+        " epoch: [",
+        re.compile(r"\b(?P<epoch>\d+) epoch: \[(?P<epoch_step>\d+)/(?P<epoch_total>\d+)"),
+    ),
+    Position("Train Epoch", re.compile(r"\bTrain Epoch: (?P<epoch>\d+) \[\d+%\]\s*$"), complete=True),
+    Position(
+        "earning iteration",
+        re.compile(r"^\s*Learning iteration (?P<step>\d+)/(?P<total>\d+)\s*$"),
+        complete=True,
+    ),
+    Position(
+        "Step ", re.compile(r"^[=#* -]+Step (?P<step>\d+)\s?/\s?(?P<total>\d{3,})[=#* -]+$"), complete=True
+    ),
+    Position(
+        "Progress on:train",
+        re.compile(r"\bProgress on:train (?P<step>[\d.]+[kM]?)it/(?P<total>[\d.]+[kM]?)it\b"),
+        complete=True,
+    ),
     Position("epoch:train:", re.compile(r"\b(?P<epoch>\d+)epoch:train:\d+-(?P<epoch_step>\d+)batch\b")),
     Position("TRAIN Batch", re.compile(r"\bTRAIN Batch (?P<epoch>\d+)/(?P<epoch_step>\d+) ")),
 )
 """In order of precedence; the first match counts."""
 
+WORK = re.compile(r"\breturns?\b|reward|episod", re.IGNORECASE)
+"""Names of values of reinforcement learning, next to which a step is the training's."""
+TRAINS = re.compile(r"\b[Tt]rain(?:ing)?\b[\s,:\])]*[Ee]poch")
+"""Words on a line whose epoch and step are the training's."""
 METERS = re.compile(r"\bdata(?:_time|_cost)?\b|\beta\b", re.IGNORECASE)
 """Names next to which METER_NAMES count."""
 METER_NAMES = {"time": Name("step_s", order=UNSURE), "batch_time": Name("step_s", order=UNSURE)}
@@ -194,12 +231,15 @@ STEP_UNITS = frozenset(
 )
 EPOCH_UNITS = frozenset(("epoch", "epochs", "ep"))
 
+PLURAL = 20
+"""Order of names such as "iters", which may also be a number of steps in a configuration."""
 PAIRED = {
     "norm": Name("grad_norm", order=9),
     "dt": Name("step_s", order=UNSURE),
     "step_avg": Name("step_s", order=UNSURE),
-    "steps": Name("step", order=20),
-    "iterations": Name("step", order=21),
+    "steps": Name("step", order=PLURAL),
+    "iterations": Name("step", order=PLURAL),
+    "iters": Name("step", order=PLURAL),
     "total_timesteps": Name("step", order=15),
     "ep": Name("epoch", order=5),
     "epochs": Name("epoch", order=6),

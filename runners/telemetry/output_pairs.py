@@ -16,10 +16,10 @@ MOST_PAIRS = 60
 """Maximum pairs of a line; a line with more is a configuration."""
 
 NUMBER = (
-    r"[-+]?(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?\.\d+(?:[eE][-+]?\d+)?"
+    r"[-+]?(?:\d{1,3}(?:,\d{3})+(?!\d|,\d)|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|[-+]?\.\d+(?:[eE][-+]?\d+)?"
     r"|[-+]?(?:nan|NaN|NAN|inf|Inf|Infinity)(?![A-Za-z])"
 )
-_THINGS = r"(?:tok(?:en)?s?|samples?|images?|imgs?|examples?|seqs?|sequences?)"
+_THINGS = r"(?:tok(?:en)?s?|samples?|images?|imgs?|examples?|seqs?|sequences?|sent(?:ence)?s?|words?)"
 _EACH = r"(?:it|iter(?:ation)?|step|batch(?:e(?=s))?|update)"
 _UNIT = (
     r"\s?%\s?(?:(?:bf16|fp16|fp8)\s)?MFU|\s?%"
@@ -28,16 +28,16 @@ _UNIT = (
     r"|[kKM]\b|/s(?:/gpu)?\b"
 )
 _NUMBER = re.compile(
-    rf"(?=[-+.\dnNiI])(?<![\w.])(?<!\d:)(?P<value>{NUMBER})(?:(?<=nan)\.0)?(?P<unit>{_UNIT})?(?(unit)(?!\w|\s*[:=])|(?!\w|\.\w|:\d\d))"
+    rf"(?=[-+.\dnNiI])(?<![\w.])(?<!\d:)(?P<value>{NUMBER})(?:(?<=nan)\.0)?(?P<unit>{_UNIT})?(?(unit)(?!\w|\s*[:=])|(?!\w|\.\w|:\d\d|-\d))"
 )
-"""A number and its unit. One that is glued to other characters, as in "0.88Epoch" and "12:30", is none."""
+"""A number and its unit. What is glued to other characters is none: "0.88Epoch", "12:30", a date, a range."""
 _LABEL = re.compile(
     r"(?P<label>[A-Za-z][\w./ -]*?|\[[A-Za-z][\w ./-]*\])\s*"
-    r"(?:\((?P<unit>[^()]{1,12})\))?[\"']?\s*(?P<sep>[:=]?)\s*[\"'\[({]*$"
+    r"(?:\((?P<unit>[^()]{1,24})\))?[\"']?\s*(?P<sep>[:=]?)\s*[\"'\[({#]*$"
 )
 _RATIO = re.compile(r"\s*(?:/|of)\s*(?P<total>\d{1,3}(?:,\d{3})+|\d+)(?![\w.]|:\d)")
 _CUT = re.compile(
-    r".*(?:[|,;<>\t]|[)}]\s|[\"'\[{](?=[A-Za-z])|\((?=[A-Za-z])(?![\w/]{1,10}\)[\"\']?\s*[:=\[]*\s*$)|\s-\s|\s{2,}|(?<=[a-z\d])[:=](?=\s*[A-Za-z]))",
+    r".*(?:[|,;<>\t]|[)}]\s|[\"'\[{](?=[A-Za-z])|\((?=[A-Za-z])(?![\w/]{1,20}\)[\"\']?\s*[:=\[]*\s*$)|\s-{1,3}\s|\s{2,}|(?<=[a-z\d])[:=](?=\s*[A-Za-z]))",
     re.DOTALL,
 )
 """Text before the label of a number, up to the last delimiter."""
@@ -105,7 +105,7 @@ def _names_the_next(name: str, unit: str) -> bool:
 def _label_part(before: str) -> str:
     """Part at the end of a text that can be the name of the next number."""
     plain = before.rstrip()
-    ended = plain.rstrip(":= \"'[({")
+    ended = plain.rstrip(":= \"'[({#")
     cut = _CUT.match(ended + " " if ended.endswith("]") else ended)
     start = cut.end() if cut is not None and cut.end() <= len(ended) else 0
     if ended.endswith("]") and "[" in ended:

@@ -13,7 +13,18 @@ import re
 from collections.abc import Iterable, Iterator
 
 from .output_bars import Bar, bar_in
-from .output_formats import METER_NAMES, METERS, PAIRED, POSITIONS, SIGNATURES, Position, Signature
+from .output_formats import (
+    METER_NAMES,
+    METERS,
+    PAIRED,
+    PLURAL,
+    POSITIONS,
+    SIGNATURES,
+    TRAINS,
+    WORK,
+    Position,
+    Signature,
+)
 from .output_pairs import EVALUATES, MOST_PAIRS, Pair, pairs_of
 from .output_tables import as_line
 from .signal_names import COUNTS, OWN, SECONDS, UNSURE, Name, ReportedValue, is_sure, meaning, plausible
@@ -33,10 +44,11 @@ SEGMENTS = 4
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b[@-_]")
 _PREFIX = re.compile(
-    r"^\s*(?:\[(?:rank|default|Rank )?\d+\]:?|(?:rank )?\d{1,5}: (?=\D)|\((?:pid|\w+ pid)=[^)]*\))\s*"
+    r"^\s*(?:\[(?:rank|default|Rank )?\d+\]:?|(?:rank )?\d{1,5}: (?=\D)|\((?:pid|\w+ pid)=[^)]*\))?\s*"
+    r"(?:\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?:?\s+)?"
 )
-"""Prefix of the writer: "[rank0]:", "[default3]:", "0: " of srun, "(RayTrainWorker pid=7, ip=…)"."""
-_MAY = re.compile(r"loss|step|iter|tok|epoch|batch|it/s|s/it|ep/s", re.IGNORECASE)
+"""Prefix of the writer, "[rank0]:", "[default3]:", "0: " of srun, "(RayTrainWorker pid=7, ip=…)", and a time."""
+_MAY = re.compile(r"loss|step|iter|tok|epoch|batch|/s|s/it|learning", re.IGNORECASE)
 """Quick test: most lines do not match, and have no signal."""
 _CONFIG = re.compile(r"^\s*\S{0,60}(?:Namespace|Config|Arguments|Args)\(")
 
@@ -47,7 +59,20 @@ EVALUATED = re.compile(
 _COSTS = re.compile(r"runtime|per_sec|_time\b|duration")
 """Names of an evaluation's costs, in contrast to its results."""
 FILLERS = frozenset(
-    ("completed", "current", "at", "the", "train", "training", "batch", "running", "global", "info")
+    (
+        "completed",
+        "current",
+        "at",
+        "the",
+        "train",
+        "training",
+        "batch",
+        "running",
+        "global",
+        "info",
+        "total",
+        "model",
+    )
 )
 """Words before a name that do not change its meaning."""
 _STYLES = {":": "key: value", "=": "key=value", "": "key value"}
@@ -172,9 +197,12 @@ def _means(name: str, unit: str, after: str, signature: Signature | None, metere
     by_unit = _by_unit(after) if after else None
     if by_unit is not None:
         return by_unit
+    unit = "" if unit == "data" else unit
     label = name.lower().replace("[", " ").replace("]", " ").strip()
     unit = unit or after
     means = _special(label, signature, metered) or PAIRED.get(label) or _by_words(label, unit)
+    if not means.field and "/s" in unit:
+        return _by_unit(unit.lower()) or OWN
     if means.field == "step_s" and means.order == UNSURE and unit:
         scale = SECONDS.get(unit)
         return OWN if scale is None else Name("step_s", scale, order=2)
@@ -228,7 +256,7 @@ def _line(text: str) -> list[ReportedValue]:
     source = f"output: {_style(pairs) if signature is None else signature.name}"
     made = [(_made(pair, source, pair.evaluates, signature, metered), pair) for pair in pairs]
     evaluation = _evaluation(each for each, _ in made)
-    if not _trains(made, signature, position):
+    if not _trains(text, made, signature, position):
         return evaluation
     placed = [ReportedValue(field, field, value, source, order=-1) for field, value in place.items()]
     return [*_training(made, set(place)), *placed, *evaluation]
@@ -243,9 +271,15 @@ def _position(text: str) -> tuple[Position | None, dict[str, float], str]:
         before = text[: match.start()]
         if EVALUATES.search(before):
             return None, {}, text
-        fields = {name: float(value) for name, value in match.groupdict().items() if value is not None}
+        fields = {name: _count(value) for name, value in match.groupdict().items() if value is not None}
         return each, fields, f"{before} | {text[match.end() :]}"
     return None, {}, text
+
+
+def _count(text: str) -> float:
+    """Convert a count such as "1.20k"."""
+    factor = _FACTORS.get(text[-1], 1.0)
+    return float(text.rstrip("kM")) * factor
 
 
 def _training(made: _Made, placed: set[str]) -> Iterator[ReportedValue]:
@@ -273,7 +307,7 @@ def _fields_of(each: ReportedValue, pair: Pair, within: bool, after_epoch: bool)
     if field not in ("step", "epoch_step") or pair.total is None:
         return [(field, each.value)]
     total = float(pair.total.replace(",", ""))
-    if (within and "global" not in pair.label.lower()) or field == "epoch_step":
+    if field == "epoch_step" or (within and not _is_global(pair)):
         return [("epoch_step", each.value), ("epoch_total", total)]
     return [("step", each.value), ("total", total)]
 
@@ -281,9 +315,15 @@ def _fields_of(each: ReportedValue, pair: Pair, within: bool, after_epoch: bool)
 def _within_epoch(made: _Made) -> bool:
     """Whether the steps count within an epoch, as in "Epoch [1/10], Step [100/600]"."""
     fields = [each.field for each, _ in made]
+    if any(each.field == "step" and _is_global(pair) for each, pair in made):
+        return any(each.field == "step" and pair.total and not _is_global(pair) for each, pair in made)
     if "epoch" not in fields or "step" not in fields or fields.index("step") < fields.index("epoch"):
         return False
     return any(each.field == "step" and pair.total for each, pair in made)
+
+
+def _is_global(pair: Pair) -> bool:
+    return "global" in pair.label.lower()
 
 
 def _style(pairs: list[Pair]) -> str:
@@ -291,18 +331,46 @@ def _style(pairs: list[Pair]) -> str:
     return _STYLES[max(_STYLES, key=separators.count)] if separators else "key value"
 
 
-def _trains(made: _Made, signature: Signature | None, position: Position | None) -> bool:
+def _trains(text: str, made: _Made, signature: Signature | None, position: Position | None) -> bool:
     """Whether the line belongs to the training."""
     fields = {each.field for each, _ in made if each.field}
     if signature is not None and signature.complete and fields:
         return True
-    if position is not None and (position.complete or fields & {"loss", "lr", "step_s"}):
+    if position is not None and (position.complete or fields & {"loss", "lr", *_SPEEDS}):
         return True
+    if len(made) == 1:
+        return _is_whole(text, *made[0])
     if "loss" in fields:
         return len(fields) > 1 or _separates_loss(made)
-    if len(made) == 1:
-        return bool(fields & {"lr", "grad_norm", "tokens_s"}) and _is_of_tracker(made[0][1])
-    return "step" in fields and _steps(made, fields)
+    return any(rule <= fields for rule in _ENOUGH) or ("step" in fields and _steps(text, made, fields))
+
+
+_SPEEDS = ("step_s", "tokens_s", "samples_s")
+_ENOUGH = (
+    {"lr", "tokens_s"},
+    {"lr", "samples_s"},
+    {"epoch", "tokens_s"},
+    {"epoch", "samples_s"},
+    {"step", "tokens_s"},
+    {"step", "samples_s"},
+    {"step", "grad_norm"},
+    {"step", "mfu"},
+    {"step", "lr", "step_s"},
+    {"step", "epoch", "step_s"},
+)
+"""Fields that only a line of the training has together, even without a loss."""
+
+
+def _is_whole(text: str, value: ReportedValue, pair: Pair) -> bool:
+    """Whether a line with one number is a report of it, and no sentence or setting that has it."""
+    if value.field == "loss":
+        return bool(pair.sep) or re.fullmatch(r"\s*train[_ ]loss -?\d+\.\d+\s*", text) is not None
+    if value.field in _SPEEDS and pair.sep and value.order != UNSURE:
+        return True
+    if value.field == "lr" and pair.label.lower().startswith("current"):
+        return True
+    tracked = "/" in pair.label and pair.sep == "="
+    return tracked and value.field in ("lr", "grad_norm")
 
 
 def _separates_loss(made: _Made) -> bool:
@@ -310,19 +378,19 @@ def _separates_loss(made: _Made) -> bool:
     return any(each.field == "loss" and pair.sep for each, pair in made)
 
 
-def _is_of_tracker(pair: Pair) -> bool:
-    """Whether a pair on a separate line is a tracker's: "optim/lr = 3e-4"."""
-    return "/" in pair.label and pair.sep == "="
-
-
-def _steps(made: _Made, fields: set[str]) -> bool:
+def _steps(text: str, made: _Made, fields: set[str]) -> bool:
     """Whether a line with steps and without a loss belongs to the training."""
     has_total = any(pair.total for each, pair in made if each.field == "step")
-    if has_total and "step_s" in fields:
+    if has_total and ("step_s" in fields or any(_is_global(pair) for _, pair in made)):
         return True
-    if len(made) <= FEW and fields & {"lr", "epoch"}:
+    if any(WORK.search(pair.label) for _, pair in made) and any(_is_global(pair) for _, pair in made):
+        return True
+    if "epoch" in fields and TRAINS.search(text):
+        return True
+    counted = any(each.field == "step" and each.order < PLURAL for each, _ in made)
+    if counted and len(made) <= FEW and fields & {"lr", "epoch"}:
         return "lr" in fields or (has_total and not _within_epoch(made))
-    return bool(fields & {"tokens_s", "samples_s", "grad_norm", "mfu"})
+    return False
 
 
 def _evaluation(made: Iterable[ReportedValue]) -> list[ReportedValue]:

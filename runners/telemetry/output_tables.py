@@ -8,6 +8,7 @@ MOST_ROWS = 60
 """Maximum rows of a table on each side of a line."""
 _ROW = re.compile(r"\s*\|\s+(?P<name>[A-Za-z][\w/ .-]*?)\s*\|\s*(?P<value>[-+.\deE]+|nan|inf)\s*\|\s*")
 _HEADER = re.compile(rb"\s*epoch(?:\s+[a-z][\w/@]*){2,}\s*")
+_RULE = re.compile(rb"[\s|-]*---[\s|-]*")
 _VALUES = re.compile(rb"\s*\d+(?:\s+[-+.:\deE%#a]+){2,}\s*")
 
 
@@ -38,7 +39,10 @@ def _last_row(text: bytes, end: int) -> int:
     """End of the numeric rows below a header."""
     for _ in range(10 * MOST_ROWS):
         below = _line_end(text, end + 1)
-        if _VALUES.fullmatch(text, end + 1, below) is None:
+        if (
+            _VALUES.fullmatch(text, end + 1, below) is None
+            and _RULE.fullmatch(text, end + 1, below) is None
+        ):
             break
         end = below
     return end

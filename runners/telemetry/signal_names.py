@@ -63,7 +63,7 @@ _NAMES = {
         average_loss mean_loss running_loss current_loss nll_loss ce_loss train_ce_loss cross_entropy_loss
         mlm_loss reduced_train_loss cross_entropy train_cross_entropy train_crossentropyloss total_loss
         train_total_loss loss_total loss_train_total train_loss_train_total xent step_loss avr_loss loss_mean
-        loss_avg actor_loss pg_loss actor_pg_loss policy_loss
+        loss_avg all_loss train_all_loss losses_train_all_loss actor_loss pg_loss actor_pg_loss policy_loss
     """,
     "step": """
         global_step step train_global_step trainer_global_step train_step optimizer_step iteration iter
@@ -71,12 +71,15 @@ _NAMES = {
         training_global_step
     """,
     "total": "max_steps total_steps num_steps train_steps max_iters num_iterations max_step",
-    "lr": "lr learning_rate train_lr train_learning_rate optim_lr lr_group_0 lr_0 lr_pg0 actor_lr",
+    "lr": """
+        lr learning_rate train_lr train_learning_rate optim_lr lr_group_0 lr_0 lr_pg0 actor_lr lr_pg_0
+        train_lr_pg_0 learning_rate_group0 optim_learning_rate_group0 current_lr
+    """,
     "grad_norm": """
         grad_norm gradient_norm train_grad_norm gnorm global_grad_norm grad_norm_total total_grad_norm
         gradnorm grad_2_norm optim_grad_norm grad_total_norm
     """,
-    "epoch": "epoch train_epoch current_epoch training_epoch",
+    "epoch": "epoch train_epoch current_epoch training_epoch epch",
 }
 """Field → its names in order of precedence."""
 EXACT: dict[str, Name] = {
@@ -92,17 +95,17 @@ _BY_OPTIMIZER = re.compile(
 """Names from Lightning's LearningRateMonitor."""
 _A_SECOND = r"(?:(?:_?per_?|_)s(?:ec(?:ond)?s?)?|sec)"
 _RATE = re.compile(
-    r"(?:train_|training_|perf_|throughput_|speed_|avg_)*(?P<what>tokens?|toks?|samples?|images?|imgs?|examples?|seqs?|sequences?)"
+    r"(?:train_|training_|perf_|throughput_|speed_|avg_|(?P<device>device_))*(?P<what>tokens?|toks?|words?|samples?|images?|imgs?|examples?|seqs?|sequences?|sent(?:ence)?s?)"
     rf"{_A_SECOND}(?P<gpu>_(?:per_)?(?:gpu|device|rank|chip|dev)s?)?"
 )
 _EACH = r"(?:step|iter(?:ation)?|it|batch|update)"
 _STEP_TIME = re.compile(
-    rf"(?:train_|perf_)*(?:{_EACH}_(?:time|cost|duration)|time(?:_per)?_{_EACH}|per_step_time|sec_per_it"
+    rf"(?:train_|perf_)*(?:{_EACH}_(?:time|cost|duration)|time(?:_per)?_{_EACH}|per_step_time|sec_per_it|updt"
     r"|train_step_timing_in|elapsed_time_per_iteration|time_metrics_end_to_end)(?:_(?P<unit>ms|s|sec|secs|seconds|milliseconds))?"
     rf"|(?P<before>ms|s|sec|secs|seconds)(?:_per)?_{_EACH}"
 )
 _STEP_RATE = re.compile(
-    rf"(?:train_|training_|perf_|throughput_|speed_)*(?:{_EACH}|batche|iter)s?{_A_SECOND}|ups"
+    rf"(?:train_|training_|perf_|throughput_|speed_|device_|global_)*(?:{_EACH}|batche|iter)s?{_A_SECOND}|ups"
 )
 _RATES = ("speed", "train_speed", "throughput", "rate")
 """Names of steps per second, if their unit says so."""
@@ -152,8 +155,8 @@ def _rate(name: str) -> Name | None:
     rate = _RATE.fullmatch(name)
     if rate is None:
         return None
-    field = "tokens_s" if rate["what"].startswith("tok") else "samples_s"
-    return Name(field, per_gpu=rate["gpu"] is not None)
+    field = "tokens_s" if rate["what"].startswith(("tok", "word")) else "samples_s"
+    return Name(field, per_gpu=bool(rate["gpu"] or rate["device"]))
 
 
 def _step_time(name: str, unit: str) -> Name | None:
