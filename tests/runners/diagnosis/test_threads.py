@@ -81,17 +81,26 @@ def score(half: str) -> dict[str, float]:
 @for_each(
     ("half", "least"),
     [
-        ("develop", {"right": 0.99, "rank": 1.0, "host": 1.0, "silent": 1}),
-        ("held-out", {"right": 0.92, "rank": 1.0, "host": 0.95, "silent": 3}),
+        ("develop", {"right": 1.0, "rank": 1.0, "host": 1.0, "silent": 0}),
+        ("held-out", {"right": 0.93, "rank": 1.0, "host": 0.95, "silent": 3}),
         ("seventh", {"right": 1.0, "rank": 0.92, "host": 0.87, "silent": 0}),
         ("eighth", {"right": 0.98, "rank": 0.93, "host": 1.0, "silent": 1}),
-        ("ninth", {"right": 0.96, "rank": 0.95, "host": 0.97, "silent": 2}),
+        ("ninth", {"right": 0.97, "rank": 0.95, "host": 0.97, "silent": 1}),
     ],
 )
 def test_the_first_cause_is_named(half: str, least: dict[str, float]) -> None:
     reached = score(half)
     assert reached["silent"] <= least.pop("silent")
     assert {name: reached[name] for name in least if reached[name] < least[name]} == {}
+
+
+@for_each(
+    ("words", "most"),
+    [("Check what the script does at that line", 0.02), ("No rule knows this", 0.06)],
+)
+def test_a_right_answer_has_a_remedy_that_acts(words: str, most: float) -> None:
+    right = [one for half in HALVES for one in told(half) if one.label["kind"] != HEALTHY and one.right]
+    assert sum(words in one.head for one in right) / len(right) <= most
 
 
 @for_each("half", HALVES)
