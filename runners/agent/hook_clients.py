@@ -96,7 +96,9 @@ class HookClient:
         self._young_until, self._heard = clock.monotonic() + YOUNG_S, asyncio.Event()
         self._requests = rpc.OpenRequests[dict[str, Any]]()
         self.hello: dict[str, Any] = {}
-        """The newest values of pid, armed, made, nccl, faulthandler and thread; see `Hook.hello` in inrank/hook.py."""
+        """The newest values of pid, armed, made, nccl, faulthandler and thread; see `Hook.hello` in inrank/hook.py.
+
+        "leaving" is True after the hook's last message, at the end of its interpreter."""
         self.sigusr2_sent = 0
         """Number of SIGUSR2 sent to the hook's thread."""
         self.awaits_steps = False
@@ -152,6 +154,8 @@ class HookClient:
             if message.get("push") == "armed":
                 self.hello |= {"armed": True, "nccl": message.get("nccl")}
                 self._report("armed")
+            elif message.get("push") == "leaving":
+                self.hello["leaving"] = True
             elif message.get("push") == "made":
                 self.hello["made"] = message.get("made")
                 self._report("armed")

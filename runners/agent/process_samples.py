@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from ..run.proc import read_io, read_once, read_stat
+from ..run.proc import levels, read_io, read_once, read_stat
 from ..run.processes import environ_of
 
 MOST_PROCESSES = 256
 """Most processes per rank to read."""
 WORKER = "pt_data_worker"
 """Name of torch's data loader processes. Older versions set no name."""
+FREEZERS = ("__refrigerator", "do_freezer_trap")
+"""Kernel functions that a frozen process waits in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,11 @@ class Outside:
     waits_in: str | None = None
     """Kernel function that the main thread waits in. None if it runs, or if the kernel hides the name."""
     workers_busy: int | None = None
-    """See Pulse."""
+    """See Pulse, also for `frozen` and `halted_workers`."""
+    frozen: bool = False
+    halted_workers: tuple[int, ...] = ()
+    members: tuple[int, ...] = ()
+    """The process and its descendants."""
 
 
 def sample(pid: int, proc: str = "/proc") -> Outside:
@@ -43,6 +50,9 @@ def sample(pid: int, proc: str = "/proc") -> Outside:
         *_io(members, proc),
         _waits_in(pid, proc),
         _workers_busy(members[1:], proc),
+        is_frozen(pid, proc),
+        tuple(worker for worker in _workers(members[1:], proc) if _is_halted(worker, proc)),
+        tuple(members),
     )
 
 
@@ -60,12 +70,34 @@ def _waits_in(pid: int, proc: str) -> str | None:
     return name if name not in ("", "0") else None
 
 
+def is_frozen(pid: int, proc: str = "/proc") -> bool:
+    """Whether the cgroup freezer of version 1 or 2 has stopped a process, by itself or in an outer cgroup."""
+    if _waits_in(pid, proc) in FREEZERS:
+        return True
+    for level in levels(Path(proc).parent, pid, "freezer")[:1]:
+        state = read_once(str(level / "freezer.state")) or b""
+        events = read_once(str(level / "cgroup.events")) or b""
+        return state.startswith(b"FROZEN") or b"frozen 1" in events
+    return False
+
+
+def _is_halted(pid: int, proc: str) -> bool:
+    stat = read_stat(pid, proc)
+    return stat is not None and (stat.state in ("T", "t") or is_frozen(pid, proc))
+
+
+def _workers(pids: Iterable[int], proc: str) -> list[int]:
+    """Return the pids of torch's data loader workers among these processes."""
+    stats = (read_stat(pid, proc) for pid in pids)
+    return [stat.pid for stat in stats if stat is not None and stat.name == WORKER]
+
+
 def _workers_busy(pids: Iterable[int], proc: str) -> int | None:
     """Return the number of torch data loader workers that are not in poll, waiting for a task. None if unknown."""
     busy = []
-    for pid in pids:
+    for pid in _workers(pids, proc):
         stat = read_stat(pid, proc)
-        if stat is None or stat.name != WORKER:
+        if stat is None:
             continue
         waits_in = _waits_in(pid, proc)
         if waits_in is None and stat.state == "S":

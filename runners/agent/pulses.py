@@ -20,12 +20,14 @@ from ..run.model import Event, PulseTick, RankPhase
 from ..run.proc import read_stat
 from ..run.pulse import OwnLine, Pulse, Site, Stall
 from ..run.state import RunState
+from .awaited_files import locked_database, other_end
 from .hook_clients import HookClient, HookError, Hooks
 from .process_samples import Outside, program, sample, tree, world_of
 from .pyspy import PySpy
 from .rank_lines import RankLines
 from .tcp_stalls import stalls
 from .wait_shares import WaitShares
+from .work_counters import TcpBytes, counters, tcp_bytes
 
 
 def _lean(pulse: Pulse) -> Pulse:
@@ -54,22 +56,37 @@ def _completed(
 
 
 def _holders(pulses: Sequence[Pulse], ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Return the fields on the holder of the lock of each rank that waits for one.
+    """Return the fields on what each rank waits for: the holder of its lock, or the other end of its pipe.
 
     The holder is a rank, given by its pid in `ranks`, for a child too, or any process.
     """
-    locked = [pulse for pulse in pulses if pulse.call == "lock"]
-    if not locked:
+    asked = [pulse for pulse in pulses if pulse.call in ("lock", "sleep", "read", "write", "poll")]
+    if not asked:
         return {}
-    locks, own = file_locks.read(), {member: pid for pid in ranks for member in tree(pid)}
+    own = {member: pid for pid in ranks for member in tree(pid)}
     held: dict[int, dict[str, Any]] = {}
-    for pulse in locked:
-        holder = file_locks.holder(locks, pulse.pid or 0, pulse.on)
-        if holder in own:
-            held[pulse.rank] = {"holder": own[holder], "holder_name": ""}
+    for pulse in asked:
+        seen, holder = _holder(pulse)
+        if holder in own and own[holder] != pulse.pid:
+            held[pulse.rank] = {**seen, "holder": own[holder], "holder_name": ""}
         elif holder is not None:
-            held[pulse.rank] = {"holder": holder, "holder_name": program(holder)}
+            held[pulse.rank] = {**seen, "holder": holder, "holder_name": program(holder)}
+        elif seen:
+            held[pulse.rank] = seen
     return held
+
+
+def _holder(pulse: Pulse) -> tuple[dict[str, Any], int | None]:
+    """Return further fields on a rank's wait, and the pid of the process that it waits for, if it is known."""
+    pid = pulse.pid or 0
+    if pulse.call == "lock":
+        return {}, file_locks.holder(file_locks.read(), pid, pulse.on)
+    if pulse.call == "sleep":
+        database = locked_database(pid)
+        return ({}, None) if database is None else ({"call": "lock", "on": database.path}, database.holder)
+    if pulse.on != "a pipe" or pulse.descriptor is None:
+        return {}, None
+    return {}, other_end(pid, pulse.descriptor, writes=pulse.call == "read")
 
 
 EVERY_S, ATTENTIVE_S = PULSE_S, 2.0
@@ -131,6 +148,8 @@ class Pulses:
         self._attentive = self._waiting = False
         """Pace of the samples, and True if a rank waits for others or is silent."""
         self._due = self._slot = 0.0
+        self._tcp: TcpBytes | None = None
+        """Bytes of this node's TCP connections at the current pulses; None while no rank waits."""
 
     async def run(self) -> None:
         """Emit a PulseTick every few seconds until cancelled."""
@@ -159,12 +178,13 @@ class Pulses:
         """Take one pulse of each process in `ranks`, rank → pid. Sorted by rank."""
         self._remember(ranks)
         asked = self._question()
+        self._tcp = await asyncio.to_thread(tcp_bytes) if self._attentive else None
         taken = await asyncio.gather(*(self._pulse(*each, asked) for each in sorted(ranks.items())))
         pulses = [_lean(pulse) for pulse in taken]
         waiting, slow, still = self._watch(pulses)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
-        held = _holders(pulses, ranks.values())
+        held = await asyncio.to_thread(_holders, pulses, ranks.values()) if self._attentive else {}
         wrote = await self._written({pulse.rank: pulse.last_step for pulse in (*waiting, *still)})
         return tuple(_completed(pulse, held, stalled, wrote) for pulse in pulses)
 
@@ -213,7 +233,12 @@ class Pulses:
             "written_bytes": seen.written_bytes,
             "waits_in": seen.waits_in,
             "workers_busy": seen.workers_busy,
+            "frozen": seen.frozen,
+            "halted_workers": seen.halted_workers,
+            "leaving": hook is not None and bool(hook.hello.get("leaving")),
         }
+        if self._attentive and seen.members:
+            facts["work"] = counters(seen.members, self._tcp)
         given: dict[str, Any] = {"world_size": state.world_size, "master": state.master}
         if answer is not None:
             answered = {key: value for key, value in answer.items() if value is not None}

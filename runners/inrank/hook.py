@@ -56,7 +56,7 @@ class Hook:
         self._thread: threading.Thread | None = None
         """Thread that may receive SIGUSR2, so that the signal interrupts no call of the script."""
         self._sockets = [self._control(path)]
-        self._quiet = _Quiet()
+        self._quiet = _Quiet(lambda: self._push({"push": "leaving"}))
         self._began = dict(os.environ)
         """The environment before the script's first line."""
         self._answers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
@@ -97,7 +97,7 @@ class Hook:
         """Answer at the environment's new socket, too: this process, or a fork of it, became a rank."""
         if self._pid != os.getpid():
             self._pid, self._sockets = os.getpid(), []
-            self._quiet = _Quiet()
+            self._quiet = _Quiet(lambda: self._push({"push": "leaving"}))
             self.steps.begin()
             self._profiles.begin()
             EndNotes(self.steps, self.signals).arm()
@@ -166,9 +166,10 @@ class Hook:
 class _Quiet:
     """Waits for answers before the interpreter ends: a thread in torch that then needs the GIL aborts the process."""
 
-    def __init__(self) -> None:
+    def __init__(self, announce: Callable[[], None]) -> None:
+        """`announce` tells the agent that no further answer comes."""
         self._busy, self._over, self._changed = 0, False, threading.Condition()
-        self._pid = os.getpid()
+        self._pid, self._announce = os.getpid(), announce
         atexit.register(self._end)
 
     @contextlib.contextmanager
@@ -191,6 +192,7 @@ class _Quiet:
         with self._changed:
             self._over = True
             self._changed.wait_for(lambda: not self._busy, LAST_ANSWER_S)
+        self._announce()
 
 
 class _Attached(NamedTuple):

@@ -7,6 +7,8 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
+from types import FrameType
 from typing import Any
 
 from .collectives import UNREADABLE, Collectives, torch_home
@@ -38,18 +40,18 @@ class PulseSampler:
         seen: set[Any] = set()
         stack: list[list[Any]] = []
         samples = max(1, min(samples, SAMPLES))
-        loops = 0
+        loops = Counter[int]()
         for number in range(samples):
             if number:
                 time.sleep(APART_S)
-            loops += jumps_back(main)
+            loops.update(loop_threads())
             stack = stack_of(main)
             seen.add(tuple(stack[0]) if stack else None)
         taken: dict[str, Any] = {
             "stack": stack,
             "sites": len(seen),
             "samples": samples,
-            "loops": loops,
+            "loops": loops[main or 0],
             "cpu_s": thread_seconds(main),
             "process_s": time.process_time(),
             "torch": "torch.distributed" in sys.modules,
@@ -60,7 +62,7 @@ class PulseSampler:
         }
         taken.update(main_wait())
         if taken.get("call") in HELD_UP:
-            taken["threads"] = self._threads.sample()
+            taken["threads"] = self._threads.sample(loops)
         try:
             taken.update(self._collectives.sample(whole, sites))
         except UNREADABLE:
@@ -79,16 +81,19 @@ def thread_seconds(thread: int | None) -> float | None:
     return None if thread is None else time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 
-def jumps_back(thread: int | None) -> bool:
-    """Return whether a thread is at a backward jump, the end of a loop's body. A loop without calls always is.
+def loop_threads() -> list[int]:
+    """Return the threads that are at a backward jump, the end of a loop's body, or at the beginning of a function.
 
-    The interpreter switches threads only at calls and at backward jumps.
+    The interpreter switches threads there and at calls of C code. A loop that calls no C code is always there.
     """
-    frame = sys._current_frames().get(thread or 0)
-    if frame is None or frame.f_lasti < 0:
+    return [thread for thread, frame in sys._current_frames().items() if _jumps_back(frame)]
+
+
+def _jumps_back(frame: FrameType) -> bool:
+    if frame.f_lasti < 0:
         return False
     name = opcode.opname[frame.f_code.co_code[frame.f_lasti]]
-    return "JUMP_BACKWARD" in name or (sys.version_info < (3, 11) and "JUMP" in name)
+    return name == "RESUME" or "JUMP_BACKWARD" in name or (sys.version_info < (3, 11) and "JUMP" in name)
 
 
 def stack_of(thread: int | None) -> list[list[Any]]:

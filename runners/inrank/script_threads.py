@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
@@ -48,10 +49,13 @@ class Threads:
         frames = [list(frame) for frame in frames_of(ended.exc_traceback)][::-1]
         name = ended.thread.name if ended.thread is not None else "a thread"
         error = shortened("%s: %s" % (ended.exc_type.__name__, ended.exc_value))
-        self._died.append([name, frames[:MOST_FRAMES], error])
+        self._died.append([name, frames[:MOST_FRAMES], error, 0])
 
-    def sample(self) -> list[list[Any]]:
-        """Return [name, frames, error] of each thread: frames innermost first, error "" if the thread is alive."""
+    def sample(self, loops: Mapping[int, int]) -> list[list[Any]]:
+        """Return [name, frames, error, loops] of each thread: frames innermost first, error "" if the thread is alive.
+
+        `loops`: thread → samples at a backward jump.
+        """
         frames = sys._current_frames()
         living: list[list[Any]] = []
         for thread in threading.enumerate():
@@ -59,5 +63,6 @@ class Threads:
             own = thread.name.startswith("distui-")
             if thread is threading.main_thread() or own or frame is None or len(living) == MOST_THREADS:
                 continue
-            living.append([thread.name, stack_from(frame, MOST_FRAMES), ""])
+            looped = loops.get(thread.ident or 0, 0)
+            living.append([thread.name, stack_from(frame, MOST_FRAMES), "", looped])
         return self._died + living

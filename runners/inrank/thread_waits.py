@@ -13,13 +13,16 @@ import socket
 import stat
 import sys
 import threading
+from types import FrameType
 from typing import Any
 
+from .awaited_names import wanted
 from .import_watch import PATCH_ERRORS
 
 _CALLS = {
     "x86_64": {
         "read": (0, 17, 45, 47),
+        "write": (1, 18, 20, 44, 46, 74, 75),
         "open": (2, 257),
         "poll": (7, 23, 232, 270, 271, 281),
         "sleep": (35, 230),
@@ -30,6 +33,7 @@ _CALLS = {
     },
     "aarch64": {
         "read": (63, 67, 207, 212),
+        "write": (64, 66, 68, 82, 83, 206, 211),
         "open": (56,),
         "poll": (22, 72, 73),
         "sleep": (101, 115),
@@ -42,6 +46,8 @@ _CALLS = {
 """Machine → kind of wait → numbers of its system calls; from the kernel's tables (asm/unistd_64.h, asm-generic)."""
 _PATH_IN = {2: 0, 257: 1, 56: 1}
 """Number of open or openat → index of the argument that holds the address of the path."""
+_POLL_OF = {"x86_64": (7, 271), "aarch64": (73,)}
+"""Machine → numbers of poll and ppoll, whose first two arguments are the descriptors and their count."""
 _SIGNED = 1 << 63
 PATH_BYTES = 4096
 POLLING, POLLING_FRAMES = os.sep + "filelock" + os.sep, 6
@@ -51,7 +57,7 @@ POLLING, POLLING_FRAMES = os.sep + "filelock" + os.sep, 6
 def main_wait() -> dict[str, Any]:
     """Return the wait of the main thread, as in {"call": "lock", "on": "/data/index.lock"}; {} if it runs or is unknown.
 
-    "on" is the path, pipe or peer of the file descriptor, or the pid of the child.
+    "on" is the path, pipe or peer of "descriptor", or the pid of the child. "wanted": see awaited_names.py.
     """
     calls = _CALLS.get(os.uname().machine, {})
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -64,13 +70,34 @@ def main_wait() -> dict[str, Any]:
         polled = _polled() if call == "sleep" else ""
         if polled:
             return {"call": "lock", "on": polled}
-        return {"call": call, "on": _object(call, number, arguments)}
+        wait: dict[str, Any] = {"call": call, "on": "", "wanted": wanted(_main_frame(), call)}
+        descriptor = _descriptor(call, number, arguments)
+        if descriptor is not None:
+            wait["descriptor"] = descriptor
+        wait["on"] = _object(call, number, arguments, descriptor)
+        return wait
     return {}
+
+
+def _main_frame() -> FrameType | None:
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+def _descriptor(call: str, number: int, arguments: list[int]) -> int | None:
+    """Return the file descriptor of a call; None if it has none, or polls several."""
+    if call in ("read", "write", "connect", "lock"):
+        return arguments[0]
+    if number not in _POLL_OF[os.uname().machine] or arguments[1] != 1:
+        return None
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        memory.seek(arguments[0])
+        polled = int.from_bytes(memory.read(4), sys.byteorder, signed=True)
+    return polled if polled >= 0 else None
 
 
 def _polled() -> str:
     """Return the path of the lock if the main thread polls for one through filelock, or ""."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = _main_frame()
     for _ in range(POLLING_FRAMES):
         if frame is None:
             break
@@ -81,9 +108,9 @@ def _polled() -> str:
     return ""
 
 
-def _object(call: str, number: int, arguments: list[int]) -> str:
-    if call in ("read", "connect", "lock"):
-        return _behind(arguments[0])
+def _object(call: str, number: int, arguments: list[int], descriptor: int | None) -> str:
+    if descriptor is not None:
+        return _behind(descriptor)
     if call == "open":
         return _path_at(arguments[_PATH_IN[number]])
     if call == "wait":

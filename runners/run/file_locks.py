@@ -25,6 +25,8 @@ class Lock(NamedTuple):
     """The process; 0 or less if it is not visible."""
     file: str
     """Device and inode of the file."""
+    writes: bool = True
+    """Whether no other process may hold the lock, too."""
 
 
 def read(proc: str = "/proc") -> list[Lock]:
@@ -40,11 +42,15 @@ def read(proc: str = "/proc") -> list[Lock]:
         if waits:
             words.remove("->")
         if len(words) > 5:
-            locks.append(Lock(words[0], waits, int(words[4]) if words[4].isdecimal() else 0, words[5]))
+            locks.append(Lock(words[0], waits, _pid(words[4]), words[5], words[3] == "WRITE"))
     return locks
 
 
-def _name(path: Path | str) -> str:
+def _pid(word: str) -> int:
+    return int(word) if word.isdecimal() else 0
+
+
+def name_of(path: Path | str) -> str:
     """Return a file's name in the list; "" if it cannot be read."""
     try:
         info = os.stat(path)
@@ -54,7 +60,7 @@ def _name(path: Path | str) -> str:
 
 
 def _held(path: Path) -> list[Lock]:
-    name = _name(path)
+    name = name_of(path)
     return [lock for lock in read() if lock.file == name and not lock.waits]
 
 
@@ -98,7 +104,7 @@ def holder(locks: Sequence[Lock], pid: int, path: str) -> int | None:
     """Return the holder of the lock that a process waits for, in the kernel or by polling; None if it is unknown."""
     held = [lock for lock in locks if lock.pid > 0 and not lock.waits]
     numbers = [lock.number for lock in locks if lock.waits and lock.pid == pid]
-    name = _name(path)
+    name = name_of(path)
     of_number = [lock.pid for lock in held if lock.number in numbers]
     of_file = [lock.pid for lock in held if lock.file == name]
     return next(iter(of_number + of_file), None)

@@ -73,6 +73,28 @@ class RankThread(Struct, frozen=True, array_like=True):
     stack: tuple[Site, ...]
     error: str = ""
     """Exception that ended the thread, raised at the first frame of `stack`; "" while it lives."""
+    loops: int = 0
+    """As `Pulse.loops`."""
+
+
+class Work(Struct, frozen=True, omit_defaults=True):
+    """Counters of a rank's work that its Python stack does not show. All of them only grow, from any origin."""
+
+    main_read: int = 0
+    """Bytes that read() returned to the main thread: from files, pipes and sockets, but not by recv()."""
+    main_written: int = 0
+    """Bytes that the main thread passed to write(), its printed output included."""
+    main_disk: int = 0
+    """Bytes that the main thread moved from and to storage."""
+    main_wakes: int = 0
+    """How often the main thread was blocked."""
+    child_bytes: int = 0
+    """Bytes of read() and write() of its child processes."""
+    child_cpu_s: float = 0.0
+    """CPU seconds of its child processes, also of those that have exited."""
+    sent: int | None = None
+    """Bytes that peers have acknowledged on TCP connections, of all threads and children; None if unknown."""
+    received: int | None = None
 
 
 class OwnLine(Struct, frozen=True, array_like=True):
@@ -135,15 +157,28 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """System call that the main thread waits in, by inrank/thread_waits.py; None if it runs or the kernel hides it."""
     on: str = ""
     """Object that `call` waits for: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", a pid."""
+    descriptor: int | None = None
+    """File descriptor of `call`."""
     holder: int | None = None
-    """Pid of the process that holds the awaited file lock; `holder_name` is its program if it is no rank of the run."""
+    """Pid of the process that holds the awaited file lock, or that has the other end of the pipe that `call` reads or
+    writes; `holder_name` is its program if it is no rank of the run."""
     holder_name: str = ""
     threads: tuple[RankThread, ...] = ()
     """Read only while the main thread waits for something that a thread may provide, but not in a collective. Threads
     that died always come, and first."""
     loops: int | None = None
-    """Samples with the innermost frame at a backward jump: in a loop without calls."""
+    """Samples with the innermost frame at a backward jump or its beginning: in a loop without calls of C code."""
     workers_busy: int | None = None
     """Workers of its data loaders that do not wait for a task; None without workers, or if the kernel hides it."""
     wrote: tuple[OwnLine, ...] = ()
     """Last output that may say why, only while the rank waits or makes no progress; oldest first, at most 2 lines."""
+    work: Work | None = None
+    """Read only while a rank of this node waits, is silent, or makes no progress."""
+    leaving: bool = False
+    """Whether its interpreter is shutting down, so that its hook does not answer any more."""
+    frozen: bool = False
+    """Whether the kernel's cgroup freezer has stopped it (docker pause, systemctl freeze)."""
+    halted_workers: tuple[int, ...] = ()
+    """Pids of workers of its data loaders that a signal or the freezer has stopped."""
+    wanted: str = ""
+    """What its main thread polls or asks for, from its source line: the key of a store, or the path of a file."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distui.runners.inrank.rank_pulse import jumps_back, stack_of
+from distui.runners.inrank.rank_pulse import loop_threads, stack_of
 from distui.runners.run.commands import Dump
 from distui.runners.run.pulse import Pulse
 from distui.runners.run.state import RunState
@@ -49,7 +49,7 @@ def test_a_loop_that_calls_nothing_is_told_from_long_calls() -> None:
             seen = 0
             for _ in range(10):
                 time.sleep(0.01)
-                seen += jumps_back(thread)
+                seen += thread in loop_threads()
             shares.append(seen / 10)
     assert shares[0] > 0.8
     assert shares[1] < 0.4

@@ -35,7 +35,7 @@ def look():
         seen = main_wait()
         same = same + 1 if seen and seen == before else 0
         before = seen
-    print(json.dumps({**seen, "threads": threads.sample()}), flush=True)
+    print(json.dumps({**seen, "threads": threads.sample({})}), flush=True)
 
 threading.Thread(target=look, name="distui-look", daemon=True).start()
 """
@@ -86,6 +86,10 @@ def test_whatever_it_waits_for_is_named(tmp_path: Path) -> None:
     assert waits(reads, fifo) == ("read", f"FIFO {fifo}")
     os.close(keep)
     assert waits("import os; there.set(); os.read(os.pipe()[0], 1)") == ("read", "a pipe")
+    fills = "import os; end = os.pipe()[1]; there.set(); os.write(end, bytes(10**6))"
+    assert waits(fills) == ("write", "a pipe")
+    polls = "import os, select; poll = select.poll(); poll.register(os.pipe()[0]); there.set(); poll.poll()"
+    assert waits(polls) == ("poll", "a pipe")
     assert waits("import queue; there.set(); queue.Queue().get()")[0] == "futex"
     assert waits("there.set(); time.sleep(60)")[0] == "sleep"
     starts = "import subprocess; child = subprocess.Popen(['sleep', '60']); there.set(); child.wait()"
@@ -135,7 +139,7 @@ def test_threads_are_told_with_where_they_are_and_what_they_died_of(
         dead = threading.Thread(target=produce, args=(error,), name="maker")
         dead.start()
         dead.join()
-    told = {name: (frames, error) for name, frames, error in threads.sample()}
+    told = {name: (frames, error) for name, frames, error, _ in threads.sample({})}
     gate.set()
     watcher.join()
     assert own == ["KeyError", "UnspeakableError"]

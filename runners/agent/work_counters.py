@@ -1,0 +1,127 @@
+"""Count the work of a rank that its Python stack does not show: bytes of sockets, pipes and files, and its children.
+
+The kernel counts read() and write() in /proc/PID/io (rchar, wchar), also on pipes and sockets, but not send() and
+recv(). The bytes of TCP connections come from sock_diag(7) instead.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..run.proc import TICKS, number_after, read_once
+from ..run.pulse import Work
+from .tcp_stalls import sockets
+
+SOCK_DIAG, BY_FAMILY = 4, 20
+"""Protocol of netlink, and its request for all sockets of a family (linux/sock_diag.h)."""
+REQUEST_DUMP, DONE, ERROR = 0x301, 3, 2
+INFO = 2
+"""Attribute INET_DIAG_INFO, a struct tcp_info (linux/inet_diag.h)."""
+STATES = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8
+"""ESTABLISHED, FIN_WAIT1, FIN_WAIT2 and CLOSE_WAIT."""
+INODE_AT, ATTRIBUTES_AT, BYTES_AT = 68, 72, 120
+"""Offsets in a message: the socket's inode and the attributes; in tcp_info: tcpi_bytes_acked and _received."""
+ANSWER_S = 0.5
+
+TcpBytes = Mapping[int, tuple[int, int]]
+"""Inode of a socket → bytes that its peer has acknowledged, and bytes received."""
+
+
+def tcp_bytes() -> TcpBytes | None:
+    """Return the bytes of all TCP connections of this network namespace; None if the kernel does not report them."""
+    counted: dict[int, tuple[int, int]] = {}
+    try:
+        for family in (socket.AF_INET, socket.AF_INET6):
+            counted.update(_connections(family))
+    except (OSError, struct.error):
+        return None
+    return counted
+
+
+def _connections(family: int) -> dict[int, tuple[int, int]]:
+    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+    with socket.socket(socket.AF_NETLINK, kind, SOCK_DIAG) as kernel:
+        kernel.settimeout(ANSWER_S)
+        request = struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (INFO - 1), 0, STATES)
+        kernel.send(struct.pack("=IHHII", 16 + len(request), BY_FAMILY, REQUEST_DUMP, 1, 0) + request)
+        counted: dict[int, tuple[int, int]] = {}
+        while True:
+            data = kernel.recv(1 << 16)
+            at = 0
+            while at < len(data):
+                length, kind_of_message = struct.unpack_from("=IH", data, at)
+                if kind_of_message in (DONE, ERROR) or length < 16:
+                    return counted
+                _add(counted, data[at + 16 : at + length])
+                at += (length + 3) & ~3
+
+
+def _add(counted: dict[int, tuple[int, int]], message: bytes) -> None:
+    """Add the connection of one message."""
+    (inode,) = struct.unpack_from("=I", message, INODE_AT)
+    at = ATTRIBUTES_AT
+    while at + 4 <= len(message):
+        length, kind = struct.unpack_from("=HH", message, at)
+        if length < 4:
+            return
+        if kind == INFO and length >= 4 + BYTES_AT + 16:
+            counted[inode] = struct.unpack_from("=QQ", message, at + 4 + BYTES_AT)
+        at += (length + 3) & ~3
+
+
+def counters(members: Sequence[int], tcp: TcpBytes | None, proc: str = "/proc") -> Work:
+    """Return the counters of a rank. `members`: its process, then its descendants."""
+    pid, *children = members
+    main = _io(f"{proc}/{pid}/task/{pid}/io")
+    sent, received = _of_sockets(members, tcp, proc)
+    return Work(
+        main_read=main[0],
+        main_written=main[1],
+        main_disk=main[2],
+        main_wakes=_wakes(pid, proc),
+        child_bytes=sum(sum(_io(f"{proc}/{child}/io")[:2]) for child in children),
+        child_cpu_s=_waited_for(pid, proc) + sum(_cpu_s(child, proc) for child in children),
+        sent=sent,
+        received=received,
+    )
+
+
+def _io(path: str) -> tuple[int, int, int]:
+    """Bytes of read() and of write(), and bytes from and to storage; zeros if the file is not readable."""
+    data = b"\n" + (read_once(path) or b"")
+    read, written, loaded, stored = (
+        number_after(data, label) or 0
+        for label in (b"\nrchar:", b"\nwchar:", b"\nread_bytes:", b"\nwrite_bytes:")
+    )
+    return read, written, loaded + stored
+
+
+def _times(pid: int, proc: str) -> list[int]:
+    """User and system time of a process, and of the children that it has waited for, in ticks."""
+    fields = (read_once(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split()
+    return [int(field) for field in fields[11:15]]
+
+
+def _cpu_s(pid: int, proc: str) -> float:
+    return sum(_times(pid, proc)) / TICKS
+
+
+def _waited_for(pid: int, proc: str) -> float:
+    return sum(_times(pid, proc)[2:]) / TICKS
+
+
+def _of_sockets(members: Iterable[int], tcp: TcpBytes | None, proc: str) -> tuple[int | None, int | None]:
+    """Bytes sent and received by the TCP sockets of these processes; a shared socket counts once."""
+    if tcp is None:
+        return None, None
+    inodes = {int(inode) for pid in members for inode in sockets(pid, proc)}
+    own = [tcp[inode] for inode in inodes & tcp.keys()]
+    return sum(sent for sent, _ in own), sum(received for _, received in own)
+
+
+def _wakes(pid: int, proc: str) -> int:
+    """How often the main thread gave up its core to wait."""
+    status = read_once(f"{proc}/{pid}/task/{pid}/status") or b""
+    return number_after(status, b"\nvoluntary_ctxt_switches:") or 0

@@ -1,0 +1,156 @@
+"""Name what the main thread polls or asks for, from its source line: a file that a loop checks, a key of a store.
+
+The values come from the frame's variables. No code of the script runs: expressions other than names, attributes of
+plain objects, constants, f-strings and joined paths are not evaluated. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import os
+from pathlib import PurePath
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from .import_watch import PATCH_ERRORS
+
+if TYPE_CHECKING:
+    import ast
+
+CHECKS = ("exists", "isfile", "is_file", "isdir", "is_dir", "lexists", "getsize", "stat", "glob")
+"""Functions with which a script checks for a file."""
+ASKS = ("get", "wait", "multi_get", "check")
+"""Methods of torch's stores that wait for keys."""
+MOST_SOURCE, MOST_NAME, FRAMES = 20_000, 200, 4
+"""Most lines of a file to parse, most characters of a name, and innermost frames to search."""
+
+WAITS = ("sleep", "futex", "poll", "read")
+LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python3", "/inrank/", "<")
+"""Parts of the paths of files that are not parsed: they are long, and do not belong to the script."""
+MOST_KEPT = 1000
+
+_trees: dict[str, Any] = {}
+"""File → its syntax tree; None if it cannot be parsed."""
+_lines: dict[tuple[str, int], list[Any]] = {}
+"""File and line → the nodes that contain it."""
+
+
+def wanted(frame: FrameType | None, call: str) -> str:
+    """Return the file or key that a frame or one of its callers waits for; "" if none is found.
+
+    `call`: kind of system call that the thread is in, as in thread_waits.py.
+    """
+    for _ in range(FRAMES if call in WAITS else 0):
+        if frame is None:
+            break
+        with contextlib.suppress(SyntaxError, *PATCH_ERRORS):
+            name = _key(frame) or (_file(frame) if call in ("sleep", "futex") else "")
+            if name:
+                return name[:MOST_NAME]
+        frame = frame.f_back
+    return ""
+
+
+def _file(frame: FrameType) -> str:
+    """Return the path that the innermost loop around the current line checks."""
+    import ast
+
+    loop = None
+    for node in _nodes(frame):
+        if isinstance(node, (ast.While, ast.For)):
+            loop = node  # nodes come from the outside to the inside
+    for node in ast.walk(loop) if loop is not None else ():
+        if isinstance(node, ast.Call) and _called(node) in CHECKS:
+            target = node.args[0] if node.args else getattr(node.func, "value", None)
+            path = _value(target, frame)
+            if isinstance(path, (str, PurePath)):
+                return os.path.abspath(path)
+    return ""
+
+
+def _key(frame: FrameType) -> str:
+    """Return the key for which the current line asks a store of torch."""
+    import ast
+
+    for node in _nodes(frame):
+        if isinstance(node, ast.Call) and _called(node) in ASKS and isinstance(node.func, ast.Attribute):
+            if not node.args or not _is_store(_value(node.func.value, frame)):
+                continue
+            first = node.args[0]
+            keys = first.elts if isinstance(first, (ast.List, ast.Tuple)) else [first]
+            values = [_value(key, frame) for key in keys]
+            return ", ".join(value for value in values if isinstance(value, str))
+    return ""
+
+
+def _is_store(value: object) -> bool:
+    kinds = type(value).__mro__
+    return any(kind.__name__ == "Store" and kind.__module__.startswith("torch") for kind in kinds)
+
+
+def _called(node: ast.Call) -> str:
+    """Return the name of the called function, without its module or object."""
+    return getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+
+
+def _nodes(frame: FrameType) -> list[Any]:
+    """Return the nodes of the file that contain the frame's current line, outer ones first."""
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    if line is None or any(part in file for part in LIBRARIES):
+        return []
+    if (file, line) not in _lines and len(_lines) < MOST_KEPT:
+        _lines[file, line] = _containing(file, line, frame)
+    return _lines.get((file, line), [])
+
+
+def _containing(file: str, line: int, frame: FrameType) -> list[Any]:
+    import ast
+
+    if file not in _trees:
+        _trees[file] = None
+        text = linecache.getlines(file, frame.f_globals)
+        if text and len(text) <= MOST_SOURCE:
+            _trees[file] = ast.parse("".join(text))
+    nodes = ast.walk(_trees[file]) if _trees[file] is not None else ()
+    return [
+        node for node in nodes if hasattr(node, "end_lineno") and node.lineno <= line <= node.end_lineno
+    ]
+
+
+def _value(node: Any, frame: FrameType) -> Any:
+    """Return the value of an expression, or None. Raises LookupError for unknown names."""
+    import ast
+
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        known = frame.f_locals if node.id in frame.f_locals else frame.f_globals
+        return known[node.id]
+    if isinstance(node, ast.Attribute):
+        return object.__getattribute__(_value(node.value, frame), "__dict__").get(node.attr)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_plain(_value(getattr(part, "value", None), frame)) for part in _parts(node))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return os.path.join(*(_plain(_value(part, frame)) for part in (node.left, node.right)))
+    if isinstance(node, ast.Call) and _called(node) in ("join", "Path", "str"):
+        return os.path.join(*(_plain(_value(part, frame)) for part in node.args))
+    return None
+
+
+def _parts(node: ast.JoinedStr) -> list[Any]:
+    """Return the parts of an f-string: constants, and expressions, whose format is ignored."""
+    import ast
+
+    return [ast.Expr(part) if isinstance(part, ast.Constant) else part for part in node.values]
+
+
+def _plain(value: object) -> str:
+    """Return a text, a path or a number as text. Raises TypeError for other objects, which may run code."""
+    if type(value) is str:
+        return value
+    if isinstance(value, PurePath) and type(value).__module__.startswith("pathlib"):
+        return str(value)
+    if type(value) is int:
+        return str(value)
+    raise TypeError("not a plain value")
