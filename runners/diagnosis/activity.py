@@ -8,9 +8,12 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
-from ..run.pulse import Collective, Pulse, Site
+from ..run.pulse import Collective, Pulse, RankThread, Site
+from . import progress
+from .progress import Movement
 
 
 def site_text(site: Site) -> str:
@@ -103,10 +106,15 @@ _TORCH = re.compile(
 )
 """Torch's own files, also of a checkout of its source."""
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
-_PYTHON = re.compile(r"/lib(64)?/python3\.\d+t?/|/python3\d+\.zip/|^<|/inrank/")
-"""Python's own files, and distui's hook."""
-_TORCH_LEVEL = 2
-_LEVELS = ((_TORCH_LEVEL, _TORCH), (1, _LIBRARY), (3, _PYTHON))
+_DISTUI = {Path(__file__).parents[1], Path(__file__).resolve().parents[1]}
+"""Folders of distui's own modules here, also in an installation for development, which links to them."""
+_PYTHON = re.compile(
+    r"/lib(64)?/python3\.\d+t?/|/python3\d+\.zip/|^<|/inrank/|/distui/(runners|presets|tui)/|"
+    + "|".join(re.escape(f"{folder}/") for folder in sorted(_DISTUI))
+)
+"""Python's own files, and distui's."""
+_TORCH_LEVEL, _PYTHON_LEVEL = 2, 3
+_LEVELS = ((_TORCH_LEVEL, _TORCH), (1, _LIBRARY), (_PYTHON_LEVEL, _PYTHON))
 """Files that are not the user's own code, by level; the first match counts."""
 
 
@@ -190,13 +198,19 @@ BYTES = 256 << 10
 """Bytes read or written between two pulses above which a rank does I/O."""
 ASLEEP_S = 10.0
 LOOP_SAMPLES, LOOP_SHARE = 15, 0.8
-"""Minimum samples of a loop, and the minimum share of them at a backward jump. A long C call is at a call instead."""
+"""Minimum samples of a loop, and the minimum share of them at a backward jump or the beginning of a function. A long C
+call is at a call instead."""
+REPEATS, MOST_FUNCTIONS, REPEATS_SHARE = 6, 3, 0.15
+"""Minimum pulses, most functions of the user's own code, and minimum share of samples outside of calls of C code, of a
+main thread that only repeats itself. It may call short functions of C, such as len()."""
 GPU_PERCENT = 5.0
 
 
 class Activity(enum.StrEnum):
     STOPPED = "stopped"
-    """The kernel does not let it run."""
+    """The kernel does not let it run: a signal, a debugger or the cgroup freezer has stopped it."""
+    LEAVING = "leaving"
+    """Its script is done, and its interpreter is shutting down."""
     SILENT = "silent"
     """Its hook does not answer and it uses no CPU time."""
     SILENT_BUSY = "silent-busy"
@@ -225,7 +239,11 @@ class Doing(NamedTuple):
     stale: bool = False
     """Whether the stack is older than the hook's silence."""
     sign: str = ""
-    """For WORKS and GPU_ALONE: the evidence as a sentence."""
+    """For WORKS, GPU_ALONE and some that are ASLEEP: the evidence as a sentence."""
+    move: Movement | None = None
+    """For WORKS: what it sends, receives, reads or writes, or that its children work."""
+    is_suspect: bool = False
+    """For WORKS: whether only a loop of Python code or a thread that it does not wait for uses CPU time."""
 
 
 def doing(
@@ -245,8 +263,10 @@ def doing(
     newest = pulses[-1]
     stack = next((pulse.stack for pulse in reversed(pulses) if pulse.stack), ())
     position = position_of(stack)
-    if newest.state in ("T", "t"):
+    if is_halted(newest):
         return Doing(Activity.STOPPED, position, stack)
+    if newest.leaving:
+        return Doing(Activity.LEAVING, position, stack)
     if not newest.hook:
         return _silent(pulses, hooked, tree_percent, _unanswered(pulses, position, stack))
     if not newest.stack:
@@ -256,7 +276,14 @@ def doing(
         return _asleep(pulses, position, stack, tree_percent, uses_gpu)
     if not uses_gpu and _loops(pulses):
         return Doing(Activity.LOOPS, position, stack)
-    return Doing(Activity.WORKS, position, stack, sign=_moving(pulses))
+    return Doing(
+        Activity.WORKS,
+        position,
+        stack,
+        sign=_moving(pulses),
+        move=progress.movement(pulses),
+        is_suspect=not uses_gpu and _repeats(pulses),
+    )
 
 
 def _asleep(
@@ -267,9 +294,16 @@ def _asleep(
     uses_gpu: bool,
 ) -> Doing:
     """Classify a rank whose main thread sleeps at one place."""
-    sure, sign = _sleeps_without_cpu(pulses), _helpers(pulses, tree_percent)
-    if sign:
+    sure = _sleeps_without_cpu(pulses)
+    move = progress.movement(pulses)
+    if move is not None:
+        sign = f"its main thread sleeps; it {move.source.does}"
+        return Doing(Activity.WORKS, position, stack, helped=True, sure=sure, sign=sign, move=move)
+    if (tree_percent or 0.0) > TREE_PERCENT and not _other_threads_work(pulses):
+        sign = "its main thread sleeps; its child processes use CPU time"
         return Doing(Activity.WORKS, position, stack, helped=True, sure=sure, sign=sign)
+    if _other_threads_work(pulses):
+        return _beside_threads(pulses, position, stack, sure)
     if not uses_gpu:
         return Doing(Activity.ASLEEP, position, stack, sure=sure)
     # Without the percentage, which would change the evidence and raise the finding again with every sample.
@@ -277,13 +311,48 @@ def _asleep(
     return Doing(Activity.GPU_ALONE, position, stack, helped=True, sure=sure, sign=sign)
 
 
-def _helpers(pulses: Sequence[Pulse], tree_percent: float | None) -> str:
-    """Name the helpers that work while the main thread sleeps; "" without any."""
-    if _other_threads_share(pulses) > OTHERS_SHARE:
-        return "its main thread sleeps; other threads of it use CPU time"
-    if (tree_percent or 0.0) > TREE_PERCENT:
-        return "its main thread sleeps; its child processes use CPU time"
-    return ""
+_AWAITS_THREAD = ("join", "result", "_wait_for_tstate_lock", "as_completed", "shutdown", "_shutdown")
+"""Functions of Python in which the main thread waits for the end of a thread or of its work."""
+
+
+def _beside_threads(
+    pulses: Sequence[Pulse], position: RankPosition, stack: tuple[Site, ...], sure: bool
+) -> Doing:
+    """Classify a rank whose main thread sleeps while other threads of it use CPU time."""
+    awaits_thread = any(site.name in _AWAITS_THREAD for site in stack[:6])
+    spinning = _spinning_thread(pulses)
+    if spinning is not None and not awaits_thread:
+        where = f" at {site_text(spinning.stack[0])}" if spinning.stack else ""
+        sign = f"its thread {spinning.name} uses CPU time in a loop without calls{where}"
+        return Doing(Activity.ASLEEP, position, stack, sure=False, sign=sign)
+    sign = "its main thread sleeps; other threads of it use CPU time"
+    is_suspect = pulses[-1].call == "futex" and not awaits_thread and _threads_stay(pulses)
+    return Doing(Activity.WORKS, position, stack, helped=True, sure=sure, sign=sign, is_suspect=is_suspect)
+
+
+def _spinning_thread(pulses: Sequence[Pulse]) -> RankThread | None:
+    """Return a thread that was in a loop without calls in nearly all samples of the newest three pulses."""
+    recent = pulses[-3:]
+    samples = sum(pulse.samples for pulse in recent)
+    for thread in pulses[-1].threads:
+        loops = sum(each.loops for pulse in recent for each in pulse.threads if each.name == thread.name)
+        if samples >= LOOP_SAMPLES and loops >= LOOP_SHARE * samples:
+            return thread
+    return None
+
+
+def _threads_stay(pulses: Sequence[Pulse]) -> bool:
+    """Whether every thread in the user's own code is at one line in all pulses, as in a loop that only polls."""
+    places: dict[str, set[Site]] = {}
+    for thread in (thread for pulse in pulses for thread in pulse.threads if not thread.error):
+        own = next((site for site in thread.stack if own_code(site.file)), None)
+        if own is not None:
+            places.setdefault(thread.name, set()).add(own)
+    return len(pulses) >= REPEATS and bool(places) and all(len(sites) == 1 for sites in places.values())
+
+
+def _other_threads_work(pulses: Sequence[Pulse]) -> bool:
+    return _other_threads_share(pulses) > OTHERS_SHARE
 
 
 def _moving(pulses: Sequence[Pulse]) -> str:
@@ -291,6 +360,9 @@ def _moving(pulses: Sequence[Pulse]) -> str:
     first, last = pulses[0], pulses[-1]
     if has_stepped(first, last) or _called(first) < _called(last):
         return "its steps or collectives go on"
+    move = progress.movement(pulses)
+    if move is not None:
+        return f"it {move.source.does}"
     if works(first, last):
         return "it reads or writes"
     changes = any(pulse.stack not in ((), last.stack) for pulse in pulses) or (last.sites or 1) > 1
@@ -392,6 +464,8 @@ def works(before: Pulse, after: Pulse) -> bool:
         return True
     if _grew(before.written_bytes, after.written_bytes):
         return True
+    if progress.moved(before, after, only_main=True) is not None:
+        return True
     if not before.groups or not after.groups:
         return False
     return _called(before) < _called(after)
@@ -443,11 +517,11 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     return _jumps_back(trail) and _is_alone(trail)
 
 
-def _jumps_back(trail: Sequence[Pulse]) -> bool:
-    """Whether enough samples are at a backward jump of a loop."""
+def _jumps_back(trail: Sequence[Pulse], share: float = LOOP_SHARE) -> bool:
+    """Whether enough samples are in a loop of Python code: not in a call of C code."""
     samples = sum(pulse.samples for pulse in trail)
     loops = sum(pulse.loops or 0 for pulse in trail)
-    return samples >= LOOP_SAMPLES and loops >= LOOP_SHARE * samples
+    return samples >= LOOP_SAMPLES and loops >= share * samples
 
 
 def _is_alone(trail: Sequence[Pulse]) -> bool:
@@ -456,3 +530,30 @@ def _is_alone(trail: Sequence[Pulse]) -> bool:
     # On an overloaded machine it gets little CPU time, but every sample finds it ready to run.
     busy = main is not None and (main >= BUSY_SHARE or all(pulse.state == "R" for pulse in trail))
     return busy and _other_threads_share(trail) <= OTHERS_SHARE
+
+
+def _repeats(pulses: Sequence[Pulse]) -> bool:
+    """Whether the main thread is busy only with a few functions of the user's own Python code, without any effect.
+
+    A livelock does this, but a long computation in pure Python, too.
+    """
+    first, newest = pulses[0], pulses[-1]
+    if len(pulses) < REPEATS or not all(pulse.hook and pulse.stack for pulse in pulses):
+        return False
+    if works(first, newest) or progress.movement(pulses) is not None:
+        return False
+    if not _jumps_back(pulses, REPEATS_SHARE) or not _is_alone(pulses):
+        return False
+    functions = set[tuple[str, str]]()
+    for pulse in pulses:
+        levels = [_frame(site.file, site.name).level for site in pulse.stack]
+        if not set(levels) <= {0, _PYTHON_LEVEL} or 0 not in levels:
+            return False
+        own = pulse.stack[levels.index(0)]
+        functions.add((own.file, own.name))
+    return len(functions) <= MOST_FUNCTIONS
+
+
+def is_halted(pulse: Pulse) -> bool:
+    """Whether the kernel does not let the process run: a signal, a debugger or the cgroup freezer has stopped it."""
+    return pulse.state in ("T", "t") or pulse.frozen

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from ...presets.finding import Finding
 from ..inrank.failure_causes import UNEVEN
-from ..run.formatting import agreeing, spans_text, time_of_day
+from ..run.formatting import agreeing, bytes_of, spans_text, time_of_day
 from ..run.model import RankPhase
-from ..run.pulse import Site
-from . import activity, held_by, own_lines
+from ..run.pulse import Pulse, Site
+from . import activity, held_by, own_lines, progress
 from .activity import Activity, Doing, Kind
 from .held_by import HeldBy
 from .view import View
@@ -26,6 +26,10 @@ GPU_S = 45.0
 """Seconds before a busy GPU no longer excuses a sleeping rank: a kernel may be long, others may use the GPU."""
 TOO_LONG_S = 300.0
 """Seconds before a wait for a working rank is a warning: half of the timeout of torch's NCCL groups."""
+SUSPECT_S = 60.0
+"""The same for a rank that only repeats a loop, or whose only working thread is one that it does not wait for."""
+GROWS_S, GROWS_BYTES = 60.0, 4 << 20
+"""Growth of memory, within so many seconds, that shows work."""
 MOST = 3
 """Maximum number of collectives that the evidence lists."""
 
@@ -51,10 +55,18 @@ _REMEDIES = {
     "hang-gone": "restart the group; its log says why the rank ended",
     "hang-mismatch": "make every rank call the same collectives in the same order, with no rank left out",
 }
+_THAW = "thaw it: `docker unpause`, `systemctl thaw`, or the file cgroup.freeze of its cgroup"
+_HALTED = "continue {it} with `kill -CONT {pids}`, or thaw the cgroup of the container"
 _BUSY = "if it should not take so long, press w to see its stack (in a shell: `distui dump RUN stacks`)"
 _TOO_LONG = (
     "check its stack; torch ends a group whose collective waits too long (NCCL: after 10 min), so give "
     "init_process_group a longer timeout if this work may take that long"
+)
+
+
+_REPEATS = (
+    "check the condition that this code waits for; if it computes, press w twice to see whether it gets on "
+    "(in a shell: `distui dump RUN stacks`)"
 )
 
 
@@ -96,9 +108,39 @@ def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
     if not pulses or pulses[-1].at < since + FRESH_S:
         return None
     does = doing(view, rank)
+    if does.position.kind is Kind.LOADER and pulses[-1].halted_workers:
+        return _halted_workers(does, pulses[-1].halted_workers)
     if does.activity is Activity.WORKS or (does.activity is Activity.GPU_ALONE and age < GPU_S):
-        return _works(does, age, blocked)
+        culprit = _works(does, age, blocked)
+        return None if culprit is None else replace(culprit, does=_steady(view, rank, culprit))
     return _stuck(does, age, held_by.of(view, rank))
+
+
+def _halted_workers(does: Doing, pids: Sequence[int]) -> Culprit:
+    """Describe a rank whose data loader has workers that a signal or the freezer has stopped."""
+    many = len(pids) > 1
+    workers = f"workers {', '.join(map(str, pids[:4]))} are" if many else f"worker {pids[0]} is"
+    action = f"{_AT[Kind.LOADER]}{_at(does)}, whose {workers} stopped (SIGSTOP) or frozen"
+    remedy = _HALTED.replace("{it}", "them" if many else "it").replace("{pids}", " ".join(map(str, pids)))
+    return replace(_verdict("hang-loader", does, action, ""), remedy=remedy)
+
+
+_RATE = re.compile(r" at ([\d.]+) (B|KiB|MiB|GiB|TiB)/s")
+
+
+def _steady(view: View, rank: int, culprit: Culprit) -> str:
+    """Return what a rank does with the rate of the raised finding, until it has doubled or halved.
+
+    A finding with a new text is raised again.
+    """
+    rate = _RATE.search(culprit.does)
+    raised = view.state.findings.get((culprit.id, rank, next(iter(view.nodes_of([rank])), None)))
+    before = None if raised is None else _RATE.search(raised.text)
+    if rate is None or before is None:
+        return culprit.does
+    now, then = (bytes_of(match[1] + match[2]) or 0 for match in (rate, before))
+    same = then < 2 * now < 4 * then
+    return culprit.does.replace(rate[0], before[0]) if same else culprit.does
 
 
 def doing(view: View, rank: int) -> Doing:
@@ -108,9 +150,16 @@ def doing(view: View, rank: int) -> Doing:
         return Doing(Activity.UNKNOWN)
     gpu, tree = view.gpu(rank), None if state.sample is None else state.sample.cpu_percent
     hooked = state.hook is not None or last_answer(pulses) is not None
-    return activity.doing(
+    does = activity.doing(
         pulses, hooked=hooked, tree_percent=tree, gpu_percent=None if gpu is None else gpu.util
     )
+    return does._replace(is_suspect=does.is_suspect and not _grows(view, rank))
+
+
+def _grows(view: View, rank: int) -> bool:
+    """Whether a rank uses more memory than some seconds ago, as a computation that collects results does."""
+    recent = [point.rss for point in view.memory.get(rank, ()) if point.at >= view.now - GROWS_S]
+    return bool(recent) and recent[-1] - min(recent) >= GROWS_BYTES
 
 
 def _gone(view: View, rank: int) -> Culprit:
@@ -129,15 +178,16 @@ def _gone(view: View, rank: int) -> Culprit:
     return Culprit(id="hang-gone", severity="error", does=how, remedy=_REMEDIES["hang-gone"])
 
 
-def stopped(does: Doing, pid: int | None) -> Culprit:
-    """Describe a rank that a signal or a debugger has stopped."""
+def stopped(does: Doing, pulse: Pulse) -> Culprit:
+    """Describe a rank that a signal, a debugger or the cgroup freezer has stopped."""
+    pid = "n/a" if pulse.pid is None else pulse.pid
+    what, remedy = "is stopped by a signal (SIGSTOP) or a debugger", _REMEDIES["hang-stopped"]
+    proof = f"kernel state of pid {pid}: T (stopped)"
+    if pulse.frozen:
+        what, remedy = "is frozen: the cgroup freezer has stopped it", _THAW
+        proof = f"the cgroup of pid {pid} is frozen"
     return Culprit(
-        id="hang-stopped",
-        severity="error",
-        does="is stopped by a signal (SIGSTOP) or a debugger",
-        remedy=_REMEDIES["hang-stopped"],
-        proof=f"kernel state of pid {'n/a' if pid is None else pid}: T (stopped)",
-        stack=does.stack,
+        id="hang-stopped", severity="error", does=what, remedy=remedy, proof=proof, stack=does.stack
     )
 
 
@@ -147,12 +197,19 @@ def _at(does: Doing) -> str:
 
 def _placed(action: str, does: Doing) -> str:
     """Insert the rank's place after its action, before a clause about other processes."""
-    of_others = re.search(r" \(lock|, (?:and its|which) ", action)
+    of_others = re.search(r" \(lock|, (?:and its|which|whose) ", action)
     end = of_others.start() if of_others else len(action)
     return action[:end] + _at(does) + action[end:]
 
 
 def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
+    if does.activity is Activity.LEAVING and age >= LONG_S:
+        return Culprit(
+            id="hang-gone",
+            severity="error",
+            does="is done with its script, and its interpreter shuts down",
+            remedy=UNEVEN,
+        )
     if does.activity is Activity.SILENT or (does.activity is Activity.SILENT_BUSY and age >= LONG_S):
         busy = does.activity is Activity.SILENT_BUSY
         last_seen = ", last seen" if does.stale else ""
@@ -202,28 +259,41 @@ def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | Non
         return _verdict("hang-loader", does, action, "the workers of its data loader work", "warning")
     if age < WORKS_S:
         return None
-    late = age >= TOO_LONG_S
+    late = age >= (SUSPECT_S if does.is_suspect else TOO_LONG_S)
+    too_long = _REPEATS if does.is_suspect else _TOO_LONG
     return Culprit(
         id="hang-not-joined",
         severity="warning" if late else "note",
-        does=_work_text(does, blocked),
-        remedy=_TOO_LONG if late else _BUSY,
+        does=_work_text(does, blocked, late),
+        remedy=too_long if late else _BUSY,
         proof=does.sign,
         stack=does.stack if late else (),
     )
 
 
-def _work_text(does: Doing, blocked: Sequence[Pending]) -> str:
-    site = does.position.site
+def _work_text(does: Doing, blocked: Sequence[Pending], is_late: bool) -> str:
     if does.activity is Activity.GPU_ALONE:
         return f"sleeps{_at(does)} while its GPU is in use"
-    if does.helped and site is not None:
-        return f"works{_at(does)}" if site.name.startswith("<") else f"works in {site.name}()"
+    if does.move is not None:
+        return progress.text_of(does.move) + _within(does, blocked)
+    if does.is_suspect and is_late and does.helped:
+        return f"is blocked (lock, queue or thread){_at(does)} while another thread of it works"
+    if does.is_suspect and is_late:
+        return f"repeats the same code{_within(does, blocked)}"
+    site = does.position.site
+    if does.helped and site is not None and site.name.startswith("<"):
+        return f"works{_at(does)}"
     return f"works{_within(does, blocked)}"
 
 
 def _within(does: Doing, blocked: Sequence[Pending]) -> str:
-    """Name the outermost function that only the working rank is in. It does not change while the work continues."""
+    """Name the function of a rank that sleeps, or the outermost one that only the working rank is in.
+
+    It does not change while the work continues.
+    """
+    site = does.position.site
+    if does.helped and site is not None:
+        return "" if site.name.startswith("<") else f" in {site.name}()"
     theirs = {site.name for pending in blocked for site in pending.call.sites} | {"<module>", "main"}
     own = [site for site in reversed(activity.telling_frames(does.stack, 64)) if site.name not in theirs]
     return f" in {own[0].name}()" if own and not own[0].name.startswith("<") else ""

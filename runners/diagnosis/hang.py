@@ -12,12 +12,12 @@ from ..run.model import RunPhase
 from ..run.pulse import Collective, Pulse, Stall
 from ..run.samples import Gpu
 from ..run.under_way import stopping
-from . import activity, culprits, leaving, own_lines, starting, waits
+from . import activity, culprits, leaving, own_lines, progress, starting, waits
 from .activity import Activity, Kind
 from .call_differences import Shift, Split, calls, shift, split
 from .culprits import Case, waiting_text
 from .view import View
-from .waits import Ends, Pending, Waits
+from .waits import Ends, Pending, RankWait, Waits
 
 MOST = 8
 """Maximum number of findings at a time."""
@@ -78,19 +78,19 @@ def _stopped(view: View, waiting: Waits) -> list[Finding]:
         for rank, pulses in view.history.items()
         if not waits.ended(view, rank)
         and pulses
-        and pulses[-1].state in ("T", "t")
+        and activity.is_halted(pulses[-1])
         and _lasts(pulses, waiting)
     ]
     blocked = list(waiting.pending.values())
     cases = [
-        Case(culprits.stopped(culprits.doing(view, rank), view.history[rank][-1].pid), [rank], blocked)
+        Case(culprits.stopped(culprits.doing(view, rank), view.history[rank][-1]), [rank], blocked)
         for rank in halted[:MOST]
     ]
     return [culprits.finding(view, case) for case in cases]
 
 
 def _lasts(pulses: Sequence[Pulse], waiting: Waits) -> bool:
-    trail = [pulse for pulse in pulses if pulse.state in ("T", "t")]
+    trail = [pulse for pulse in pulses if activity.is_halted(pulse)]
     return bool(waiting.pending) or (len(trail) >= 3 and trail[-1].at - trail[0].at >= STOPPED_S)
 
 
@@ -99,7 +99,7 @@ def _verdicts(view: View, candidates: Mapping[int, tuple[Pending, ...]], chain: 
     able = {
         rank: blocked
         for rank, blocked in candidates.items()
-        if not view.history.get(rank) or view.history[rank][-1].state not in ("T", "t")
+        if not view.history.get(rank) or not activity.is_halted(view.history[rank][-1])
     }
     cases = culprits.together(view, able)
     return [_finding(view, case, chain) for case in cases]
@@ -177,6 +177,7 @@ def _disagree(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
             min(pending.since for pending in waiting.pending.values()),
         )
         or _joined(view, waiting, chain)
+        or deadlock(view, waiting, chain)
     )
 
 
@@ -215,6 +216,8 @@ SPINS_PERCENT, SPINS_POWER = 95.0, 0.5
 RETRANSMITS = 2
 OLD_S = 30.0
 """Seconds after a pulse before its rank sends no data."""
+DEADLOCK_S = 10.0
+"""Seconds that every rank must have waited before the wait counts as a deadlock."""
 P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait")
 ALIGN = (
     "make every rank call the same collectives in the same order and with the same sizes; "
@@ -355,6 +358,43 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
             *own_lines.quoted(view, ranks, near.ranks),
         ),
     )
+
+
+def deadlock(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
+    """Report that every rank waits, some in sends or receives, so that none can make the call that another needs."""
+    living = {rank for rank in view.state.ranks if not waits.ended(view, rank)}
+    stuck = {rank: wait for rank, wait in waiting.of.items() if _is_stuck(view, wait)}
+    loose = [pending for pending in chain.loose if pending.point.op in P2P]
+    if not loose or not living or living != stuck.keys():
+        return []
+    at: dict[str, list[int]] = {}
+    for rank, wait in sorted(stuck.items()):
+        at.setdefault(_brief(wait.call), []).append(rank)
+    parts = [f"{spans_text('rank', ranks)} in {place}" for place, ranks in at.items()]
+    more = " …" if len(parts) > 4 else ""
+    text = f"every rank waits, and none makes the call that another waits for: {'; '.join(parts[:4])}{more}"
+    return [
+        Finding(
+            "hang-mismatch",
+            "error",
+            text,
+            **view.rank_fields(sorted(living)),
+            remedy="let one side send while the other receives, or post both with batch_isend_irecv",
+            since=view.raised_since(text) or min(pending.since for pending in loose),
+            evidence=(
+                *(waiting_text(view, pending) for pending in loose[:4]),
+                *(
+                    f"stack of rank {rank}: {activity.stack_text(stuck[rank].call.sites[:4])}"
+                    for rank in sorted(stuck)[:4]
+                    if stuck[rank].call.sites
+                ),
+            ),
+        )
+    ]
+
+
+def _is_stuck(view: View, wait: RankWait) -> bool:
+    return wait.age >= DEADLOCK_S and progress.movement(view.history[wait.rank]) is None
 
 
 def circle(view: View, blocked: Sequence[Pending]) -> Finding:

@@ -23,22 +23,28 @@ class HeldBy(NamedTuple):
 
 _THREAD = "press w to see what that thread waits for (in a shell: `distui dump RUN stacks`)"
 _DIED = "let the thread pass its exception on, as a future of concurrent.futures does, so that no thread waits for it"
-_PIPE = "check who was to write into it"
+_READS, _WRITES = "check who was to write into it", "check who was to read from it"
+_KEY = "check which rank was to set this key, and whether it reached that line"
+_FILE = "check which process was to write this file, and that this node sees it"
 
 
 def of(view: View, rank: int) -> HeldBy:
     """Return what a rank's newest pulse shows about its wait."""
     pulse = view.history[rank][-1]
     threads = tuple(of_thread(thread) for thread in _worth_naming(pulse))
+    if pulse.wanted and pulse.call != "lock":
+        return _wanted(pulse, threads)
     match pulse.call:
         case "lock":
             return _file_lock(view, pulse)._replace(proof=threads)
-        case "read" | "open" if pulse.on.startswith("FIFO ") or pulse.on == "a pipe":
-            verb = "opens" if pulse.call == "open" else "reads from"
-            return HeldBy(
-                f"{verb} {pulse.on}", _PIPE, (*threads, f"{verb} {pulse.on}, to which no process writes")
-            )
-        case "read" | "connect" if ":" in pulse.on and not pulse.on.startswith("/"):
+        case "read" | "write" | "open" | "poll" if pulse.on.startswith("FIFO ") or pulse.on == "a pipe":
+            return _pipe(view, pulse, threads)
+        case "write" if pulse.on.startswith("/"):
+            return HeldBy(f"writes to {pulse.on}", f"check the file system of {pulse.on}", threads)
+        case "write" if pulse.on:
+            remedy = f"check why {pulse.on} does not read, and the network to it"
+            return HeldBy(f"sends to {pulse.on}, which takes nothing", remedy, threads)
+        case "read" | "connect" | "poll" if ":" in pulse.on and not pulse.on.startswith("/"):
             return HeldBy(
                 f"waits for an answer of {pulse.on}", f"check {pulse.on} and the network to it", threads
             )
@@ -49,6 +55,34 @@ def of(view: View, rank: int) -> HeldBy:
     return HeldBy(proof=threads)
 
 
+def _wanted(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
+    """Describe a wait for a file that a loop checks, or for a key of the store."""
+    if pulse.wanted.startswith("/"):
+        return HeldBy(f"polls for the file {pulse.wanted}", _FILE, proof)
+    return HeldBy(f"waits for the key {pulse.wanted!r} of the store", _KEY, proof)
+
+
+def _pipe(view: View, pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
+    """Describe a wait at a pipe, with the process at its other end if the kernel shows it."""
+    verb = {"open": "opens", "write": "writes into"}.get(pulse.call or "", "reads from")
+    remedy, wanted = (_WRITES, "reads from") if pulse.call == "write" else (_READS, "writes to")
+    if pulse.holder is not None:
+        who = _process(view, pulse)
+        return HeldBy(f"{verb} {pulse.on}, whose other end {who} has", f"check what {who} waits for", proof)
+    if pulse.descriptor is None or pulse.on != "a pipe":
+        return HeldBy(f"{verb} {pulse.on}", remedy, proof)
+    return HeldBy(f"{verb} {pulse.on}", remedy, (*proof, f"no process that is visible here {wanted} it"))
+
+
+def _process(view: View, pulse: Pulse) -> str:
+    """Return "rank 3" or "pid 812 (python)" for the holder of a lock or of the other end of a pipe."""
+    ranks = (number for number, entry in view.state.ranks.items() if entry.pid == pulse.holder)
+    holder = next(ranks, None)
+    if holder is not None:
+        return f"rank {holder}"
+    return f"pid {pulse.holder}" + (f" ({pulse.holder_name})" if pulse.holder_name else "")
+
+
 def _file_lock(view: View, pulse: Pulse) -> HeldBy:
     name = pulse.on.rpartition("/")[2] or "a file"
     if pulse.holder is None:
@@ -57,7 +91,7 @@ def _file_lock(view: View, pulse: Pulse) -> HeldBy:
         )
     ranks = (number for number, entry in view.state.ranks.items() if entry.pid == pulse.holder)
     holder = next(ranks, None)
-    who = f"pid {pulse.holder}" + (f" ({pulse.holder_name})" if pulse.holder_name else "")
+    who = _process(view, pulse)
     remedy = f"check why {who} keeps the lock on {pulse.on}"
     if holder is None:
         return HeldBy(f"waits for the lock on {name}, which {who} holds", remedy)

@@ -12,6 +12,8 @@ from . import activity, held_by
 from .view import View
 from .waits import ended
 
+SHUTS_DOWN = 8
+"""Pulses of a rank whose interpreter shuts down until it is reported: one comes every two seconds."""
 LEAVES_S = 20.0
 """Seconds from the last step until a rank that sleeps at its exit is reported. Uploads and logs end before."""
 _EXITS = {
@@ -33,28 +35,34 @@ def find(view: View) -> Iterable[Finding]:
     for rank, pulses in view.history.items():
         if pulses and not ended(view, rank) and (why := _held(pulses)):
             waiting.setdefault(why, []).append(rank)
-            own = activity.stack_text(pulses[-1].stack[:4])
-            proof.setdefault(
-                why, (f"stack of rank {rank}: {own}", *map(held_by.of_thread, pulses[-1].threads[:4]))
-            )
+            proof.setdefault(why, tuple(_proof(rank, pulses[-1])))
     gone = sorted(rank for rank, entry in view.state.ranks.items() if entry.phase is RankPhase.SUCCEEDED)
     for why, ranks in waiting.items():
         others = f"; {spans_text('rank', gone)} {agreeing(gone, 'has', 'have')} exited" if gone else ""
         does = f"{agreeing(ranks, 'is', 'are')} done with the script and {agreeing(ranks, 'does', 'do')} not exit"
+        text = f"{view.ranks_text(ranks)} {does}, waiting for {why}{others}"
         yield Finding(
             "hang-leaving",
             "warning",
-            f"{view.ranks_text(ranks)} {does}, waiting for {why}{others}",
+            text,
             **view.rank_fields(ranks),
             remedy=_REMEDY,
-            since=activity.still_since(view.history[ranks[0]]),
+            since=view.raised_since(text) or activity.still_since(view.history[ranks[0]]),
             evidence=proof[why],
         )
+
+
+def _proof(rank: int, pulse: Pulse) -> Iterable[str]:
+    if pulse.stack:
+        yield f"stack of rank {rank}: {activity.stack_text(pulse.stack[:4])}"
+    yield from map(held_by.of_thread, pulse.threads[:4])
 
 
 def _held(pulses: Sequence[Pulse]) -> str:
     """Return what a rank waits for at its exit; "" if it is not at its exit, works, or has just made a step."""
     newest = pulses[-1]
+    if len(pulses) >= SHUTS_DOWN and all(pulse.leaving for pulse in pulses):
+        return "the end of the interpreter: a destructor, or a thread of a library, takes long"
     what = _exit_call(newest)
     if not what or newest.at - (newest.last_step or 0.0) < LEAVES_S:
         return ""

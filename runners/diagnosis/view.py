@@ -54,6 +54,13 @@ class View:
         pulses = self.history.get(rank)
         return pulses[-1] if pulses else None
 
+    def raised_since(self, text: str) -> float | None:
+        """Return the beginning of the raised finding with this text; None without one.
+
+        The kept pulses do not reach back to the beginning of a state that lasts.
+        """
+        return next((each.since for each in self.state.findings.values() if each.text == text), None)
+
     def gpu(self, rank: int) -> Gpu | None:
         """Return the GPU of a rank in its node's newest sample; None if unknown."""
         entry = self.state.ranks.get(rank)

@@ -134,7 +134,7 @@ def collect(view: View) -> Waits:
 
 def _wait(rank: int, pulses: Sequence[Pulse]) -> RankWait | None:
     answer = last_answer(pulses)
-    if answer is None:
+    if answer is None or pulses[-1].leaving:
         return None
     call = activity.open_call(answer)
     if call is None:

@@ -7,13 +7,11 @@ from distui.runners.run.pulse import Collective, ProcessGroup, Site, Stall
 from .hang_rig import (
     END,
     IN_BARRIER,
-    IN_RECV,
     LOAD,
     STEP,
     Made,
     call,
     only,
-    quiet,
     series,
     waiting,
 )
@@ -190,7 +188,3 @@ def test_equal_names_of_different_groups_are_kept_apart() -> None:
     found = only(made.hang())
     assert (found.rank, found.ranks) == (1, ())
     assert found.text.endswith("rank 0 waits for it in all_reduce #8")
-
-
-def test_everybody_in_recv_is_left_open() -> None:
-    assert quiet(Made(ranks=2).add(series(0, IN_RECV), series(1, IN_RECV)).hang())

@@ -1,0 +1,197 @@
+"""Ranks that others wait for: those that move something are busy, and those that move nothing are hung."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from msgspec import structs
+
+from distui.runners.diagnosis.progress import LASTS_S, movement
+from distui.runners.run.pulse import Pulse, RankThread, Site, Work
+
+from .hang_rig import IN_LOADER, IN_RECV, LOAD, NOW, PYTHON, STEP, Made, call, only, quiet, series
+
+BYTES_S = 600_000
+IN_QUEUE = (Site(PYTHON + "threading.py", 327, "wait"), Site(PYTHON + "queue.py", 171, "get"), *LOAD)
+IN_JOIN = (Site(PYTHON + "threading.py", 1119, "join"), *LOAD)
+SPIN = Site("/job/train.py", 20, "spin")
+
+
+def growing(pulses: Sequence[Pulse], **rates: float) -> tuple[Pulse, ...]:
+    """The same pulses with counters of work: growth per second by name."""
+    return tuple(
+        structs.replace(
+            pulse,
+            work=Work(
+                **{name: type(rate)(rate * (pulse.at - NOW + 1000.0)) for name, rate in rates.items()}  # type: ignore[arg-type]
+            ),
+        )
+        for pulse in pulses
+    )
+
+
+def beside(pulses: Sequence[Pulse], age: float) -> Made:
+    """Ranks 1 to 3 have waited for rank 0 for so long."""
+    return Made().wait([1, 2, 3], call(42, age=age)).add(pulses)
+
+
+MOVING = [
+    ("read", {"sent": BYTES_S}, "sends over the network at 585.9 KiB/s"),
+    ("write", {"received": BYTES_S}, "receives from the network at 585.9 KiB/s"),
+    ("read", {"main_read": 40, "main_written": 40}, "writes at 40 B/s"),
+    ("sleep", {"main_written": 7}, "writes at 7 B/s"),
+    ("sleep", {"main_disk": 40_000}, "reads or writes a disk at 39.1 KiB/s"),
+    ("wait", {"child_cpu_s": 0.015}, "waits for a child process that uses CPU time"),
+    ("wait", {"child_bytes": 30}, "waits for a child process that reads or writes at 30 B/s"),
+    ("read", {"main_wakes": 1}, "exchanges messages"),
+]
+
+
+@pytest.mark.parametrize(("kernel_call", "rates", "does"), MOVING, ids=[does for *_, does in MOVING])
+def test_a_rank_that_moves_something_is_busy(kernel_call: str, rates: dict[str, float], does: str) -> None:
+    pulses = growing(series(0, LOAD, enqueued=41, call=kernel_call), **rates)
+    assert beside(pulses, 20.0).hang() == []
+    found = only(beside(pulses, 60.0).hang())
+    assert (found.id, found.severity) == ("hang-not-joined", "note")
+    assert found.text == f"rank 0 {does} in load(); ranks 1-3 wait for it in all_reduce #42"
+    assert only(beside(pulses, 301.0).hang()).severity == "warning"
+
+
+STILL = [
+    ("read", {"sent": 200, "received": 200}),  # heartbeats
+    ("sleep", {"main_read": 30, "main_wakes": 2}),  # it polls a small file
+    ("poll", {"main_wakes": 1}),  # it waits with a time-out
+    ("futex", {"child_cpu_s": 0.05, "child_bytes": 200}),  # a child that it does not wait for
+    ("wait", {}),
+]
+
+
+@pytest.mark.parametrize(("kernel_call", "rates"), STILL)
+def test_a_rank_that_moves_nothing_is_hung(kernel_call: str, rates: dict[str, float]) -> None:
+    pulses = growing(series(0, LOAD, enqueued=41, call=kernel_call), **rates)
+    assert only(beside(pulses, 21.0).hang()).severity == "error"
+
+
+def test_a_movement_that_has_ended_counts_for_some_seconds() -> None:
+    pulses = growing(series(0, LOAD, enqueued=41, call="read"), sent=BYTES_S)
+    ended = [structs.replace(pulse, work=pulses[-1].work) for pulse in pulses]
+    assert movement(pulses) is not None
+    assert movement([*pulses[:1], *ended[1:]]) is None
+    assert movement([structs.replace(pulse, at=pulse.at + 3 * LASTS_S) for pulse in ended]) is None
+    assert movement([]) is None
+
+
+def test_a_rate_that_hardly_changes_raises_no_new_finding() -> None:
+    def found(rate: float, before: Made | None) -> Made:
+        made = beside(growing(series(0, LOAD, enqueued=41, call="read"), sent=rate), 60.0)
+        for each in before.hang() if before is not None else ():
+            made.state.findings[each.id, each.rank, each.node] = each
+        return made
+
+    first = found(BYTES_S, None)
+    assert only(found(int(BYTES_S * 1.4), first).hang()).text == only(first.hang()).text
+    assert "sends over the network at 1.7 MiB/s" in only(found(BYTES_S * 3, first).hang()).text
+
+
+def of_thread(
+    stack: Sequence[Site], loops: int, rank_stack: Sequence[Site] = IN_QUEUE
+) -> tuple[Pulse, ...]:
+    """A rank whose main thread sleeps while its thread "spin" uses a whole core."""
+    threads = (RankThread("spin", tuple(stack), "", loops),)
+    return series(0, rank_stack, enqueued=41, call="futex", others=1.0, threads=threads)
+
+
+def test_a_thread_that_spins_does_not_hide_a_hang() -> None:
+    found = only(beside(of_thread([SPIN], 10), 21.0).hang())
+    assert found.severity == "error"
+    assert found.text.startswith("rank 0 is blocked at train.py:33 load (lock, queue or thread); ranks 1-3")
+    assert any("its thread spin uses CPU time in a loop" in line for line in found.evidence)
+
+
+def test_a_thread_that_stays_at_one_line_excuses_a_sleeping_rank_for_a_minute() -> None:
+    staying = of_thread([SPIN], 0)
+    assert only(beside(staying, 50.0).hang()).severity == "note"
+    found = only(beside(staying, 61.0).hang())
+    assert found.severity == "warning"
+    assert "is blocked (lock, queue or thread) at train.py:33 load while another thread" in found.text
+
+
+def test_a_thread_that_gets_on_or_is_waited_for_excuses_it_for_five() -> None:
+    moving = [
+        structs.replace(pulse, threads=(RankThread("work", (Site("/job/train.py", number, "work"),)),))
+        for number, pulse in enumerate(of_thread([SPIN], 0))
+    ]
+    assert only(beside(moving, 200.0).hang()).severity == "note"
+    assert only(beside(of_thread([SPIN], 10, IN_JOIN), 200.0).hang()).severity == "note"
+
+
+def test_a_livelock_is_a_warning_after_a_minute() -> None:
+    """The main thread only calls functions of its own, which the hook finds at their beginning or at a jump back."""
+    check = (Site("/job/train.py", 40, "ready"), Site("/job/train.py", 44, "hold"), *STEP)
+    pulses = series(0, check, enqueued=41, share=0.9, sites=3, loops=10)
+    assert only(beside(pulses, 50.0).hang()).severity == "note"
+    found = only(beside(pulses, 61.0).hang())
+    assert found.severity == "warning"
+    assert found.text.startswith("rank 0 repeats the same code in hold(); ranks 1-3")
+    assert only(beside(growing(pulses, main_read=10**6), 61.0).hang()).severity == "note"
+
+
+def test_ranks_that_all_wait_in_a_receive_are_in_a_deadlock() -> None:
+    back = (IN_RECV[0], IN_RECV[1], Site("/job/train.py", 61, "back"), *STEP[1:])
+    made = Made(ranks=2).add(series(0, IN_RECV), series(1, back))
+    found = only(made.hang())
+    assert (found.id, found.severity, found.ranks) == ("hang-mismatch", "error", (0, 1))
+    assert found.text == (
+        "every rank waits, and none makes the call that another waits for: "
+        "rank 0 in recv at train.py:50 step; rank 1 in recv at train.py:61 back"
+    )
+    made.state.findings[found.id, found.rank, found.node] = replace(found, since=NOW - 99)
+    assert only(made.hang()).since == NOW - 99
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        series(1, STEP, share=0.9, sites=5),
+        growing(series(1, IN_RECV), received=BYTES_S),
+        series(1, IN_RECV, looks=3),
+    ],
+    ids=["works", "receives", "has just begun to wait"],
+)
+def test_a_receive_that_may_end_is_no_deadlock(other: tuple[Pulse, ...]) -> None:
+    assert quiet(Made(ranks=2).add(series(0, IN_RECV), other).hang())
+
+
+def test_a_frozen_rank_is_named_as_frozen() -> None:
+    found = only(beside(series(0, LOAD, enqueued=41, state="D", hook=False, frozen=True), 14.0).hang())
+    assert found.id == "hang-stopped"
+    assert "rank 0 is frozen: the cgroup freezer has stopped it" in found.text
+    assert "thaw" in found.remedy
+
+
+def test_a_stopped_worker_of_a_data_loader_is_named() -> None:
+    pulses = series(0, IN_LOADER, enqueued=41, halted_workers=(812,), call="poll")
+    found = only(beside(pulses, 14.0).hang())
+    assert found.id == "hang-loader"
+    assert "whose worker 812 is stopped (SIGSTOP) or frozen; ranks 1-3 wait" in found.text
+    assert "`kill -CONT 812`" in found.remedy
+
+
+def test_a_rank_whose_interpreter_shuts_down_is_in_no_c_call() -> None:
+    leaving = {"hook": False, "leaving": True, "active": (call(42),)}
+    gone = [series(rank, (), looks=4, **leaving) for rank in (0, 1)]  # type: ignore[arg-type]
+    assert Made(ranks=2).add(*gone).hang() == []
+    held = [series(rank, (), **leaving) for rank in (0, 1)]  # type: ignore[arg-type]
+    found = only(Made(ranks=2).add(*held).hang())
+    assert (found.id, found.severity) == ("hang-leaving", "warning")
+    assert "waiting for the end of the interpreter" in found.text
+
+
+def test_a_rank_that_has_left_its_script_never_joins() -> None:
+    found = only(beside(series(0, (), hook=False, leaving=True), 21.0).hang())
+    assert (found.id, found.severity) == ("hang-gone", "error")
+    assert found.text.startswith(
+        "rank 0 is done with its script, and its interpreter shuts down; ranks 1-3"
+    )
