@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from .failure_causes import CRASHES, Death, Failure, classify, first_of, left_early
+from .failure_causes import Death, Failure, classify, first_of, left_early
 
 
 class Decision(NamedTuple):
@@ -74,7 +74,7 @@ def _repeated(failure: Failure, earlier: Failure, healthy_s: float, earlier_s: f
         return None
     if failure.step is None or earlier.step is None:
         is_equal = max(healthy_s, earlier_s) <= 2 * min(healthy_s, earlier_s)
-        known = failure.key in _UNCOUNTED and is_equal
+        known = failure.key.startswith(_BY_SIGNAL) and is_equal
         return ", after %.0f and %.0f s" % (earlier_s, healthy_s) if known else None
     if not 0 <= earlier.step - failure.step <= STEPS_APART:
         return None
@@ -85,8 +85,8 @@ def _repeated(failure: Failure, earlier: Failure, healthy_s: float, earlier_s: f
 
 STEPS_APART = 2
 """The failed step may be this much lower than before and still counts as the same. A higher step is progress."""
-_UNCOUNTED = frozenset("signal %d" % number for number in CRASHES)
-"""Keys of deaths without a noted step: for them the durations of the attempts are compared."""
+_BY_SIGNAL = "signal "
+"""Beginning of the keys of deaths without a noted step: for them the durations of the attempts are compared."""
 
 
 def how_it_ended(exit_code: int | None, asked: bool, after_failure_of_another: bool) -> str:

@@ -124,6 +124,7 @@ def test_the_same_failure_at_the_same_step_is_given_up(
         ("signal 11", 20.0, 39.0, True),
         ("signal 11", 20.0, 41.0, False),  # a crash that comes at any time may be a fault of the machine
         ("signal 6", 24.0, 600.0, False),
+        ("signal 9", 24.0, 20.0, True),
         ("ValueError|x|train.py:1", 24.0, 20.0, False),
     ],
 )
@@ -134,9 +135,10 @@ def test_a_crash_that_nobody_counted_the_steps_of_is_judged_by_the_time_it_took(
     assert bool(hopeless(POLICY, one, one, healthy_s, earlier_s)) == gives_up
 
 
-def test_crashes_have_a_key_and_signals_from_outside_have_none() -> None:
-    keys = {number: classify(Death(0, -number, {}, ())).key for number in (6, 7, 8, 11, 9, 15, 2)}
-    assert keys == {6: "signal 6", 7: "signal 7", 8: "signal 8", 11: "signal 11", 9: "", 15: "", 2: ""}
+def test_signals_have_a_key_and_those_of_users_and_schedulers_have_none() -> None:
+    keys = {number: classify(Death(0, -number, {}, ())).key for number in (6, 7, 8, 9, 11, 24, 1, 2, 15)}
+    signals = {number: f"signal {number}" for number in (6, 7, 8, 9, 11, 24)}
+    assert keys == {**signals, 1: "", 2: "", 15: ""}
 
 
 def test_who_left_early_is_the_cause_and_fails_in_the_same_way_again() -> None:
