@@ -76,6 +76,22 @@ def main_frames(text: str) -> tuple[str, ...]:
     return stacks[-1].frames  # Python keeps its threads newest first
 
 
+def other_threads(texts: Mapping[int, str]) -> list[StackGroup]:
+    """Group the threads that run Python code by equal stacks, without main threads and distui's own."""
+    ranks: dict[tuple[str, ...], list[int]] = {}
+    for rank, text in texts.items():
+        main = main_frames(text)
+        for thread in threads(text):
+            if (
+                thread.frames
+                and thread.frames != main
+                and not any("/inrank/" in at for at in thread.frames)
+            ):
+                ranks.setdefault(thread.frames, []).append(rank)
+    groups = [StackGroup(tuple(sorted(own)), frames) for frames, own in ranks.items()]
+    return sorted(groups, key=lambda group: (not any(frame_of(at).own for at in group.frames), group.ranks))
+
+
 def threads(text: str) -> list[Thread]:
     """Return all threads in order; [] if the text is not faulthandler's."""
     parts: list[tuple[str, bool, list[str]]] = []

@@ -19,6 +19,7 @@ from ...runners.diagnosis.stack_text import (
     frame_of,
     main_frames,
     merged_stacks,
+    other_threads,
 )
 from ...runners.run.formatting import NA, agreeing, size_text, spans, spans_short, spans_text, time_of_day
 from ...runners.run.state import RunState
@@ -86,13 +87,17 @@ def stack_rows(
 ) -> list[Row]:
     """Return one block per group, with marks for the user's own frames and for the frame where the stacks diverge.
 
+    Groups have equal main threads. The other threads follow, those with the user's own frames first.
     `width` is the number of columns; without it no name and no path is cut. Groups with `culprits` come first.
     """
     groups = sorted(_groups(data), key=lambda group: culprits.isdisjoint(group.ranks))
-    columns = _columns([frame for group in groups for frame in _frames(group)], width)
+    others = other_threads(by_rank(data))
+    columns = _columns([frame for group in (*groups, *others) for frame in _frames(group)], width)
     rows: list[Row] = []
     for group in groups:
         rows += [*_group_rows(group, data, columns, source), ()]
+    for group in others:
+        rows += [*_thread_rows(group, columns, source), ()]
     return [*rows, *_legend(groups)] if any(group.frames for group in groups) else rows[:-1]
 
 
@@ -146,6 +151,16 @@ def _group_rows(group: StackGroup, data: Mapping[str, str], columns: _Columns, s
         first, *below = _frame_rows(frame, columns, ink, source)
         rows.append((own, (f"{glyphs.CURSOR if at == parted else ' '} ", "warn"), *first))
         rows += [(own, ("  ", "text"), *row) for row in below]
+    return rows
+
+
+def _thread_rows(group: StackGroup, columns: _Columns, source: Source) -> list[Row]:
+    """Return a thread that is not the main one; with equal stacks, one block for all."""
+    threads = "another thread" if len(group.ranks) == 1 else f"{len(group.ranks)} other threads"
+    rows: list[Row] = [((f"{threads} of {spans_text('rank', sorted(set(group.ranks)))}", "head"),)]
+    for frame in _frames(group):
+        own, ink = (f"{OWN if frame.own else ' '}   ", "accent"), "text" if frame.own else "dim"
+        rows += [(own, *row) for row in _frame_rows(frame, columns, ink, source)]
     return rows
 
 
