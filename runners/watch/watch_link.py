@@ -34,12 +34,14 @@ from ..run.model import (
 )
 from ..run.parts import Parts, failure
 from ..run.samples import Gpu, RankSample
+from ..run.state import RunState
 from ..run.wire.client import Window
 from ..telemetry.gpu_places import Launched, place, witness
 from ..telemetry.gpus import GpuSource
 from ..telemetry.host import HostSampler
 from ..telemetry.rank_samples import RankSampler
 from .foreign_jobs import RankProcess, Scan, WatchedJob, scan
+from .idle_job import IdleJob
 from .scan_changes import Watched, advance, begin, outputs
 
 
@@ -114,6 +116,9 @@ class WatchLink:
         self._spy = PySpy()
         self._paths: dict[str, str] = {}
         self._sizes: dict[str, int] = {}
+        self._state = RunState()
+        """Fold of the job's events, for the detectors."""
+        self._idle = IdleJob(self._state, self._spy, self._found, self._last_output)
         self._watched, events = begin(job, Scan(clock.now()), platform.node())
         self._keep(events)
 
@@ -125,6 +130,7 @@ class WatchLink:
         self._sizes.clear()
         if self._gpus is not None:
             self._parts.start("gpus", self._gpus.run)
+        self._parts.start("idle-job", self._idle.run)
         try:
             while not self._closed.is_set():
                 for stamped in await self._step():
@@ -133,7 +139,7 @@ class WatchLink:
                     return
                 await clock.wait_set(self._closed, self._interval)
         finally:
-            await self._parts.stop("gpus")
+            await self._parts.stop("gpus", "idle-job")
 
     async def send(self, command: Command) -> CommandDone:
         """Answer only requests for stacks: py-spy reads a process without changing it."""
@@ -191,6 +197,7 @@ class WatchLink:
         changed = self._keep(changed)
         inbox, self._inbox = self._inbox, []
         self._ranks.watch(self._watched)
+        self._idle.watch(self._watched)
         ranks, findings = await asyncio.to_thread(self._ranks.sample, self._newest)
         ticks: list[Event] = [RankTick(ranks), HostTick(await asyncio.to_thread(self._host.sample))]
         grown = self._grown()
@@ -205,6 +212,9 @@ class WatchLink:
             self._inbox = [queued for queued in self._inbox if not isinstance(queued, GpuTick)]
         self._inbox.append(event)
 
+    def _found(self, event: FindingRaised | FindingCleared) -> None:
+        self._inbox.append(event)
+
     def _part_failed(self, name: str, error: BaseException, follows: str) -> None:
         self._inbox.append(FindingRaised(failure(name, error, follows, 0, "please report it")))
 
@@ -216,11 +226,15 @@ class WatchLink:
             for count, stamped in enumerate(events, 1)
         ]
         self._journal += numbered
+        self._state.apply_all(numbered)
         return numbered
 
     def _stamp(self, event: Event) -> Stamped:
         stamped = Stamped(time=clock.now(), event=event)
-        return self._keep([stamped])[0] if isinstance(event, FindingRaised | FindingCleared) else stamped
+        if isinstance(event, FindingRaised | FindingCleared):
+            return self._keep([stamped])[0]
+        self._state.apply(stamped)
+        return stamped
 
     def _grown(self) -> dict[str, int]:
         sizes: dict[str, int] = {}
@@ -230,6 +244,14 @@ class WatchLink:
         grown = {file: size for file, size in sizes.items() if self._sizes.get(file) != size}
         self._sizes |= grown
         return grown
+
+    def _last_output(self) -> float:
+        """Unix time at which an output file last grew; -inf if the job writes to no file."""
+        newest = float("-inf")
+        for path in self._paths.values():
+            with suppress(OSError):
+                newest = max(newest, os.stat(path).st_mtime)
+        return newest
 
     def _no_log(self, file: str) -> str:
         """Why this job has no such file, and where its output goes."""

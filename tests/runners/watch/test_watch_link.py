@@ -18,6 +18,7 @@ from distui.runners.run.commands import Dump, ReadLog, Stop
 from distui.runners.run.model import CaughtUp, RankPhase, RunPhase, Stamped
 from distui.runners.run.state import RunState
 from distui.runners.run.wire.client import Link
+from distui.runners.watch import idle_job, outside_pulses
 from distui.runners.watch.foreign_jobs import find_job, scan
 from distui.runners.watch.watch_link import WatchLink
 
@@ -121,3 +122,39 @@ async def test_torchrun_with_a_restart_and_then_its_end(jobs: Jobs, tmp_path: Pa
     assert state.phase is RunPhase.ENDED
     assert {at.phase for at in state.ranks.values()} == {RankPhase.ENDED}
     assert {stamped.seq async for stamped in events} <= {0}  # the last samples, and no more history
+
+
+ACCEPTS = """
+import os, socket, sys, torch, torch.distributed as dist
+def serve():
+    with open(sys.argv[1], "w") as file:
+        file.write("here ")
+    socket.create_server(("127.0.0.1", 0)).accept()
+dist.init_process_group("gloo")
+print("rank", os.environ["RANK"], "begins", flush=True)
+if dist.get_rank() == 1:
+    serve()
+dist.all_reduce(torch.ones(4))
+"""
+
+
+@pytest.mark.real
+@pytest.mark.torch
+async def test_the_rank_that_keeps_plain_torchrun_waiting_is_named(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pyspy, "LIMIT_S", 60.0)
+    monkeypatch.setattr(idle_job, "PULSE_S", 3.0)
+    monkeypatch.setattr(outside_pulses, "IDLE_S", 4.0)
+    jobs.script.write_text(ACCEPTS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launcher = jobs.start([*torchrun, str(jobs.script), str(jobs.ready)])
+    await asyncio.to_thread(jobs.await_ranks, 1)
+    link = WatchLink(find_job(scan(), launcher.pid), interval=0.2, gpus=False)
+    state, events = RunState(), link.events()
+    await until(events, state, lambda s: any(finding.alarm for finding in s.findings.values()))
+    (found,) = [finding for finding in state.findings.values() if finding.alarm]
+    assert (found.id, found.rank, found.waiting) == ("hang-not-joined", 1, (0,))
+    assert "at train.py:6 serve; rank 0 waits for it in all_reduce" in found.text
+    assert any("socket.py" in line and "accept" in line for line in found.evidence)
+    await link.close()
