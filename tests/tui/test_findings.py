@@ -166,6 +166,9 @@ def test_the_banner_has_one_row_a_kind_and_leaves_symptoms_to_the_pane() -> None
 def test_where_no_hook_answers_no_finding_is_no_word_of_health() -> None:
     assert no_findings(frame_of(play.running()).state) == "No findings."
     assert "no hook answers" in no_findings(frame_of(play.running(2, gpu=False)).state)
+    watched = frame_of(play.running())
+    watched.state.run = "watch-4711"
+    assert "ranks without CPU use and output for 30 s" in no_findings(watched.state)
     assert no_findings(frame_of(play.finished()).state) == "No findings."
 
 

@@ -169,6 +169,8 @@ def no_findings(state: RunState) -> str:
     if state.phase.ended:
         return "No findings."
     ranks = state.ranks.values()
+    if foreign(state):
+        return "No findings. No hook answers: distui examines ranks without CPU use and output for 30 s."
     if ranks and not any(rank.hook in HOOKED for rank in ranks):
         return "No findings, but no hook answers: what the ranks do is unknown, except that they run."
     return "No findings."
