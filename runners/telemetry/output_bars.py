@@ -6,16 +6,17 @@ import re
 from typing import Literal, NamedTuple
 
 from .output_formats import (
+    EPOCH_FIRST,
     EPOCH_UNITS,
     KERAS,
     OF_EPOCHS,
     OF_TRAINING,
+    OPEN_TQDM,
     RICH,
     RICH_COUNT,
     RICH_RATE,
     STEP_UNITS,
     TQDM,
-    ULTRALYTICS,
 )
 
 LONGEST_TITLE = 80
@@ -32,6 +33,7 @@ class Bar(NamedTuple):
     title: str
     n: int
     total: int
+    """0 if the bar has none."""
     counts: Counted
     """What `n` and `total` count; "" if that is unknown."""
     step_s: float
@@ -44,38 +46,38 @@ class Bar(NamedTuple):
     @property
     def is_of_training(self) -> bool:
         """Whether the title is a training's."""
-        known = OF_TRAINING.fullmatch(self.title) or ULTRALYTICS.match(self.title)
+        known = OF_TRAINING.fullmatch(self.title) or EPOCH_FIRST.match(self.title)
         return self.kind == "Keras bar" or known is not None
 
     @property
     def epoch(self) -> float | None:
         """The epoch, if the title has it as a column."""
-        columns = ULTRALYTICS.match(self.title)
+        columns = EPOCH_FIRST.match(self.title)
         return None if columns is None else float(columns["epoch"])
 
 
 def bar_in(text: str) -> Bar | None:
     """Return the progress bar in a text."""
-    if "%|" in text or "% |" in text:
-        return _tqdm(text)
+    if "[" in text and "/" in text and (bar := _tqdm(text)) is not None:
+        return bar
     if "━" in text or "] - " in text:
         return _keras(text) or _rich(text)
     return None
 
 
 def _tqdm(text: str) -> Bar | None:
-    match = TQDM.search(text)
+    pattern = TQDM if "%" in text and "<" in text else OPEN_TQDM
+    match = pattern.search(text)
     if match is None:
         return None
-    title = text[: match.start()].rpartition("|")[2].rstrip()[-LONGEST_TITLE:]
+    total = int(match["total"]) if pattern is TQDM else 0
+    title = text[: match.start()].rstrip().removesuffix("||:").rpartition("|")[2].rstrip()[-LONGEST_TITLE:]
     unit = (match["unit"] or "").lower()
     things = unit.removeprefix("s/").removesuffix("/s") or "it"
     counts = _counted(title, things)
     step_s = _step_s(match["rate"], unit) if counts != "epochs" and things in STEP_UNITS else 0.0
     kind = "Lightning" if "v_num" in match["post"] else "tqdm"
-    return Bar(
-        kind, title, int(match["n"]), int(match["total"]), counts, step_s, match["post"], match.end()
-    )
+    return Bar(kind, title, int(match["n"]), total, counts, step_s, match["post"], match.end())
 
 
 def _rich(text: str) -> Bar | None:
@@ -107,7 +109,7 @@ def _counted(title: str, things: str) -> Counted:
         return "epochs"
     if things not in STEP_UNITS:
         return ""
-    if _NUMBERED_EPOCH.search(title) or ULTRALYTICS.match(title):
+    if _NUMBERED_EPOCH.search(title) or EPOCH_FIRST.match(title):
         return "steps of an epoch"
     return "" if "epoch" in title.lower() else "steps"
 

@@ -110,7 +110,7 @@ SIGNATURES = (
     ),
     Signature(
         "JSON record",
-        '"loss"',
+        'loss"',
         re.compile(r'"(?:name|metric|key|tag)": "(?:train[/_])?loss".*"value": '),
         {"value": Name("loss")},
     ),
@@ -171,6 +171,17 @@ POSITIONS = (
         complete=True,
     ),
     Position(
+        " of epoch ",
+        re.compile(
+            r"\b(?:it|iter|iteration|step|batch) (?P<epoch_step>\d+)/(?P<epoch_total>\d+) of epoch (?P<epoch>\d+)"
+        ),
+    ),
+    Position(
+        "poch",
+        re.compile(r"\b[Ee]poch:? (?P<epoch>\d+)(?:/\d+)? \((?P<epoch_step>\d+)/(?P<epoch_total>\d+)\)"),
+    ),
+    Position("[Train](", re.compile(r"\[Train\]\((?P<step>\d+)/(?P<total>\d+)\)")),
+    Position(
         " epoch: [",
         re.compile(r"\b(?P<epoch>\d+) epoch: \[(?P<epoch_step>\d+)/(?P<epoch_total>\d+)"),
     ),
@@ -197,16 +208,23 @@ WORK = re.compile(r"\breturns?\b|reward|episod", re.IGNORECASE)
 """Names of values of reinforcement learning, next to which a step is the training's."""
 TRAINS = re.compile(r"\b[Tt]rain(?:ing)?\b[\s,:\])]*[Ee]poch")
 """Words on a line whose epoch and step are the training's."""
+INFERENCE = re.compile(r"generat|prompt|prefill|decod|rollout|infer", re.IGNORECASE)
+"""Names of rates that are not the training's."""
 METERS = re.compile(r"\bdata(?:_time|_cost)?\b|\beta\b", re.IGNORECASE)
 """Names next to which METER_NAMES count."""
 METER_NAMES = {"time": Name("step_s", order=UNSURE), "batch_time": Name("step_s", order=UNSURE)}
 """Names of meters, on a line with a position or with the time of the data."""
 
 TQDM = re.compile(
-    r"\d{1,3}%\s?\|[^|]*\|\s*(?P<n>\d{1,15})/(?P<total>\d{1,15})\s*"
+    r"\d{1,3}%\s?(?:\|[^|]*\|)?\s*(?P<n>\d{1,15})/(?P<total>\d{1,15})\s*"
     r"\[[\d:]+<[\d:?]*(?:,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]{1,8}/s|s/[A-Za-z]{1,8})(?![\w/]))?(?P<post>[^\]]*)\]?"
 )
 """A bar of tqdm, from its percentage on."""
+OPEN_TQDM = re.compile(
+    r"(?<![\w.])(?P<n>\d{1,15})(?:it|steps?|batch(?:es)?|ba) "
+    r"\[[\d:]+,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]{1,8}/s|s/[A-Za-z]{1,8})(?![\w/])(?P<post>[^\]]*)\]"
+)
+"""A bar of tqdm without a total, from its count on."""
 RICH = re.compile(r"[━╸╺]{3}[━╸╺ ]*(?P<post>[^━╸╺\n]*)$")
 """A bar of rich, from its first character on."""
 RICH_COUNT = re.compile(r"(?<![\d:./])(?P<n>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?![\w/:.])")
@@ -215,8 +233,8 @@ RICH_RATE = re.compile(
 )
 KERAS = re.compile(r"^\s*(?P<n>\d{1,15})/(?P<total>\d{1,15})\s+(?:━[━ ]*|\[=*>?\.*\])(?=\s)")
 """A bar of Keras, which is always within an epoch."""
-ULTRALYTICS = re.compile(r"^\s*(?P<epoch>\d+)/\d+\s+[\d.]+[GM]B?\s")
-"""Title of a bar with columns: epoch, GPU memory, losses of parts."""
+EPOCH_FIRST = re.compile(r"^\s*(?P<epoch>\d+)/\d+(?:\s+[\d.]+[GM]B?\s|\s\* Epoch \(train\))")
+"""Title of a bar that begins with the epoch: of Ultralytics, before the GPU memory, and of Catalyst."""
 
 OF_EPOCHS = re.compile(r"\W*(?:(?:train(?:ing)?\W+)?epochs|epoch)\W*", re.IGNORECASE)
 """Title of a bar that counts epochs."""
@@ -241,6 +259,7 @@ PAIRED = {
     "iterations": Name("step", order=PLURAL),
     "iters": Name("step", order=PLURAL),
     "total_timesteps": Name("step", order=15),
+    "tps": Name("tokens_s", order=3),
     "ep": Name("epoch", order=5),
     "epochs": Name("epoch", order=6),
     "batch": Name("epoch_step", order=5),

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from .output_bars import Bar, bar_in
 from .output_formats import (
+    INFERENCE,
     METER_NAMES,
     METERS,
     PAIRED,
@@ -136,7 +137,7 @@ def _counted(bar: Bar, made: list[ReportedValue], source: str) -> Iterator[Repor
     """Yield the training's fields of a bar and its values."""
     has_step = False
     for each in made:
-        if bar.counts != "steps" and each.field in COUNTS and "global" not in each.name:
+        if each.field in COUNTS and not _is_own_count(bar, each):
             continue
         has_step = has_step or each.field == "step"
         if each.field:
@@ -147,6 +148,11 @@ def _counted(bar: Bar, made: list[ReportedValue], source: str) -> Iterator[Repor
         yield ReportedValue("epoch", "epoch", bar.epoch, source)
     if bar.step_s > 0:
         yield ReportedValue("step_s", "rate", bar.step_s, source)
+
+
+def _is_own_count(bar: Bar, value: ReportedValue) -> bool:
+    """Whether a count among a bar's values is another one than the bar's."""
+    return bar.counts == "steps" or "global" in value.name or value.value > max(bar.n + 1, bar.total)
 
 
 _BAR_FIELDS = {
@@ -161,7 +167,7 @@ def _place_of(bar: Bar, source: str) -> Iterator[ReportedValue]:
     n, total = _BAR_FIELDS[bar.counts]
     if n:
         yield ReportedValue(n, "n", float(bar.n), source)
-    if total:
+    if total and bar.total:
         yield ReportedValue(total, "total", float(bar.total), source)
 
 
@@ -181,10 +187,18 @@ def _made(
     return ReportedValue(field, name, value, source, order=means.order, per_gpu=means.per_gpu)
 
 
+_NO_UNIT = ("loss", "lr", "step", "epoch", "epoch_step", "grad_norm")
+_NOT_ITS_UNIT = ("ms", "s", "sec", "secs", "seconds", "%")
+
+
 def _of_training(pair: Pair, field: str, value: float, evaluates: bool) -> bool:
     """Whether a pair with a field's name can be that field of the training."""
+    if field in _NO_UNIT and pair.after in _NOT_ITS_UNIT:
+        return False
     if field in COUNTS:
         return value.is_integer()
+    if field == "tokens_s" and INFERENCE.search(pair.label):
+        return False
     if field == "loss" and not pair.sep and pair.value.isdigit():
         return False  # "Train loss 64998 0.30": the number is the step
     return not evaluates or field not in _EVALUATED_TOO or "train" in pair.label.lower()
@@ -365,12 +379,12 @@ def _is_whole(text: str, value: ReportedValue, pair: Pair) -> bool:
     """Whether a line with one number is a report of it, and no sentence or setting that has it."""
     if value.field == "loss":
         return bool(pair.sep) or re.fullmatch(r"\s*train[_ ]loss -?\d+\.\d+\s*", text) is not None
-    if value.field in _SPEEDS and pair.sep and value.order != UNSURE:
+    if value.field == "step_s" and pair.sep and value.order != UNSURE:
         return True
     if value.field == "lr" and pair.label.lower().startswith("current"):
         return True
     tracked = "/" in pair.label and pair.sep == "="
-    return tracked and value.field in ("lr", "grad_norm")
+    return tracked and value.field in ("lr", "grad_norm", "tokens_s", "samples_s")
 
 
 def _separates_loss(made: _Made) -> bool:
@@ -384,6 +398,8 @@ def _steps(text: str, made: _Made, fields: set[str]) -> bool:
     if has_total and ("step_s" in fields or any(_is_global(pair) for _, pair in made)):
         return True
     if any(WORK.search(pair.label) for _, pair in made) and any(_is_global(pair) for _, pair in made):
+        return True
+    if has_total and any("loss" in each.name.lower() for each, pair in made if not pair.evaluates):
         return True
     if "epoch" in fields and TRAINS.search(text):
         return True

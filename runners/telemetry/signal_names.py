@@ -68,7 +68,7 @@ _NAMES = {
     "step": """
         global_step step train_global_step trainer_global_step train_step optimizer_step iteration iter
         iter_num it num_updates update batch_idx global_step_max_steps
-        training_global_step
+        training_global_step step_num
     """,
     "total": "max_steps total_steps num_steps train_steps max_iters num_iterations max_step",
     "lr": """
@@ -79,7 +79,7 @@ _NAMES = {
         grad_norm gradient_norm train_grad_norm gnorm global_grad_norm grad_norm_total total_grad_norm
         gradnorm grad_2_norm optim_grad_norm grad_total_norm
     """,
-    "epoch": "epoch train_epoch current_epoch training_epoch epch",
+    "epoch": "epoch train_epoch current_epoch training_epoch epch epoch_num",
 }
 """Field → its names in order of precedence."""
 EXACT: dict[str, Name] = {
@@ -146,7 +146,10 @@ def meaning(name: str, unit: str = "") -> Name:
         return Name("tokens_s", per_gpu=True)
     if _BY_OPTIMIZER.fullmatch(plain):
         return Name("lr", order=LAST)
-    return _rate(plain) or _step_time(plain, unit) or _step_rate(plain, unit) or OWN
+    means = _rate(plain) or _step_time(plain, unit) or _step_rate(plain, unit)
+    if means is not None:
+        return means
+    return meaning(plain[6:], unit) if plain.startswith("train_") else OWN
 
 
 def _rate(name: str) -> Name | None:
@@ -156,7 +159,8 @@ def _rate(name: str) -> Name | None:
     if rate is None:
         return None
     field = "tokens_s" if rate["what"].startswith(("tok", "word")) else "samples_s"
-    return Name(field, per_gpu=bool(rate["gpu"] or rate["device"]))
+    per_gpu = bool(rate["gpu"] or rate["device"])
+    return Name(field, order=1 if per_gpu else 0, per_gpu=per_gpu)
 
 
 def _step_time(name: str, unit: str) -> Name | None:
