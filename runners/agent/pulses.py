@@ -55,7 +55,7 @@ def _completed(
     return structs.replace(pulse, **seen) if seen else pulse
 
 
-def _holders(pulses: Sequence[Pulse], ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
+def holders(pulses: Sequence[Pulse], ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
     """Return the fields on what each rank waits for: the holder of its lock, or the other end of its pipe.
 
     The holder is a rank, given by its pid in `ranks`, for a child too, or any process.
@@ -184,7 +184,7 @@ class Pulses:
         waiting, slow, still = self._watch(pulses)
         pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
-        held = await asyncio.to_thread(_holders, pulses, ranks.values()) if self._attentive else {}
+        held = await asyncio.to_thread(holders, pulses, ranks.values()) if self._attentive else {}
         wrote = await self._written({pulse.rank: pulse.last_step for pulse in (*waiting, *still)})
         return tuple(_completed(pulse, held, stalled, wrote) for pulse in pulses)
 

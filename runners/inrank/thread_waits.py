@@ -59,12 +59,11 @@ def main_wait() -> dict[str, Any]:
 
     "on" is the path, pipe or peer of "descriptor", or the pid of the child. "wanted": see awaited_names.py.
     """
-    calls = _CALLS.get(os.uname().machine, {})
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open("/proc/self/task/%d/syscall" % os.getpid()) as file:
             words = file.read().split()
         number, arguments = int(words[0]), [int(word, 16) for word in words[1:7]]
-        call = next((kind for kind, numbers in calls.items() if number in numbers), None)
+        call = kind_of(number)
         if call is None:
             return {}
         polled = _polled() if call == "sleep" else ""
@@ -77,6 +76,12 @@ def main_wait() -> dict[str, Any]:
         wait["on"] = _object(call, number, arguments, descriptor)
         return wait
     return {}
+
+
+def kind_of(number: int) -> str | None:
+    """Return the kind of wait of a system call, by its number; None for any other call."""
+    calls = _CALLS.get(os.uname().machine, {})
+    return next((kind for kind, numbers in calls.items() if number in numbers), None)
 
 
 def _main_frame() -> FrameType | None:

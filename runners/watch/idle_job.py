@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from ...presets.finding import NO_VERDICT, Finding
 from ..agent import pyspy
-from ..agent.pyspy import PySpy
 from ..diagnosis import activity, culprits, hang, starting
 from ..diagnosis.activity import Kind
 from ..diagnosis.rank_dumps import DEFAULT
@@ -20,7 +19,7 @@ from ..run.formatting import agreeing, spans_text
 from ..run.freshness import PULSE_S
 from ..run.state import RunState
 from .foreign_jobs import RankProcess
-from .outside_pulses import IDLE_S, OutsidePulses, Read, read
+from .outside_pulses import IDLE_S, OutsidePulses
 from .scan_changes import Watched
 
 QUIET_S = 60.0
@@ -46,13 +45,17 @@ class IdleJob:
     """Samples the ranks of one job every few seconds, and reports why idle ones do not continue."""
 
     def __init__(
-        self, state: RunState, spy: PySpy, emit: Emit, last_output: Callable[[], float], read: Read = read
+        self,
+        state: RunState,
+        emit: Emit,
+        last_output: Callable[[], float],
+        pulses: OutsidePulses,
     ) -> None:
         """`state`: the folded events of the job. `last_output`: Unix time at which its output last grew."""
         self._state, self._last_output = state, last_output
         self._processes: dict[int, RankProcess] = {}
         self._world_size = 0
-        self._pulses = OutsidePulses(spy, read)
+        self._pulses = pulses
         self._ledger = FindingLedger(emit)
 
     def watch(self, watched: Watched) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from ..diagnosis.view import PULSES_KEPT
 from ..run import clock
 from ..run.pulse import Pulse, Site, Work
 from .foreign_jobs import RankProcess
+from .outside_waits import with_waits
 
 IDLE_S = 30.0
 """Seconds without work and without output before py-spy is used."""
@@ -34,6 +35,7 @@ UNREADABLE = ("T", "t", "Z", "X", None)
 """States of processes that py-spy is not used on: they are stopped, or have ended."""
 
 Read = Callable[[Sequence[int]], Mapping[int, tuple[Outside, Work | None]]]
+Waits = Callable[[Sequence[Pulse], Iterable[int]], Sequence[Pulse]]
 
 
 def read(pids: Sequence[int]) -> dict[int, tuple[Outside, Work | None]]:
@@ -133,8 +135,8 @@ def _has_not_run(before: Pulse, after: Pulse) -> bool:
 class OutsidePulses:
     """Takes the pulses of the ranks of one job."""
 
-    def __init__(self, spy: PySpy, read: Read = read) -> None:
-        self._spy, self._read = spy, read
+    def __init__(self, spy: PySpy, read: Read = read, waits: Waits = with_waits) -> None:
+        self._spy, self._read, self._waits = spy, read, waits
         self.ranks: dict[int, WatchedRank] = {}
 
     async def take(self, processes: Mapping[int, RankProcess], quiet_s: float) -> None:
@@ -145,9 +147,17 @@ class OutsidePulses:
         now = clock.now()
         for watched in self.ranks.values():
             watched.add(_pulse(watched.process, now, *seen[watched.process.pid]))
+        await self._add_waits(pids)
         if quiet_s >= IDLE_S:
             for watched in self._due(now):
                 await self._dump(watched)
+
+    async def _add_waits(self, pids: Sequence[int]) -> None:
+        """Add the system calls of the ranks whose stacks are known."""
+        known = [watched.pulses[-1] for watched in self.ranks.values() if watched.stack]
+        if known:
+            for pulse in await asyncio.to_thread(self._waits, known, pids):
+                self.ranks[pulse.rank].pulses[-1] = pulse
 
     def _follow(self, processes: Mapping[int, RankProcess]) -> None:
         """Forget ended processes, and begin with new ones."""

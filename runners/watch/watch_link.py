@@ -42,6 +42,7 @@ from ..telemetry.host import HostSampler
 from ..telemetry.rank_samples import RankSampler
 from .foreign_jobs import RankProcess, Scan, WatchedJob, scan
 from .idle_job import IdleJob
+from .outside_pulses import OutsidePulses
 from .scan_changes import Watched, advance, begin, outputs
 
 
@@ -118,7 +119,7 @@ class WatchLink:
         self._sizes: dict[str, int] = {}
         self._state = RunState()
         """Fold of the job's events, for the detectors."""
-        self._idle = IdleJob(self._state, self._spy, self._found, self._last_output)
+        self._idle = IdleJob(self._state, self._found, self._last_output, OutsidePulses(self._spy))
         self._watched, events = begin(job, Scan(clock.now()), platform.node())
         self._keep(events)
 

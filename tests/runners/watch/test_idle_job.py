@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distui.presets.finding import Finding
 from distui.runners.agent import pyspy
 from distui.runners.agent.process_samples import Outside
 from distui.runners.agent.pyspy import PySpy, PySpyError, StackDump, read
 from distui.runners.run.model import FindingCleared, FindingRaised, Stamped
-from distui.runners.run.pulse import Work
+from distui.runners.run.pulse import Pulse, Work
 from distui.runners.run.state import RunState
 from distui.runners.watch.foreign_jobs import Output, RankProcess, Scan, WatchedJob
 from distui.runners.watch.idle_job import IdleJob
+from distui.runners.watch.outside_pulses import OutsidePulses
 from distui.runners.watch.scan_changes import begin
 
 DISTRIBUTED = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
@@ -41,6 +44,8 @@ class Process:
     state: str = "S"
     refusal: str = ""
     """Why py-spy cannot read it."""
+    waits: dict[str, Any] = field(default_factory=dict)
+    """Fields of a pulse about the system call of its main thread."""
     used: float = 0.0
     moved: float = 0.0
 
@@ -66,7 +71,8 @@ class Machine:
         job = WatchedJob("job", "torchrun", frozenset(), "/job", size, None, processes, 0.0)
         watched, events = begin(job, Scan(0.0), "gpu-a")
         self.state.apply_all(events)
-        self.job = IdleJob(self.state, PySpy(), self._found, lambda: self.printed, self._read)
+        pulses = OutsidePulses(PySpy(), self._read, self._waits)
+        self.job = IdleJob(self.state, self._found, lambda: self.printed, pulses)
         self.job.watch(watched)
 
     @property
@@ -91,6 +97,9 @@ class Machine:
         moved = int(rank.moved)
         work = Work(main_disk=moved, main_written=moved, main_wakes=int(1 + rank.used * 100))
         return Outside(rank.state, rank.used, rank.used, 0, moved, members=(pid,)), work
+
+    def _waits(self, pulses: Sequence[Pulse], ranks: Iterable[int]) -> list[Pulse]:
+        return [replace(pulse, **self.ranks[pulse.rank].waits) for pulse in pulses]
 
     async def _dump(self, pid: int) -> StackDump:
         rank = self.ranks[pid - 100]
@@ -137,6 +146,16 @@ async def test_the_rank_that_the_others_wait_for_is_named_with_its_line(
     job.ranks[1].cpu = 1.0
     await job.live(10.0)
     assert job.findings == []
+
+
+async def test_the_system_call_says_whom_a_rank_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asks = Process(ACCEPT, waits={"call": "read", "descriptor": 5, "on": "10.0.0.9:5000"})
+    job = Machine(monkeypatch, Process(), asks)
+    await job.live(60.0)
+    assert job.findings[0].text.startswith(
+        "rank 1 waits for an answer of 10.0.0.9:5000 at train.py:6 serve;"
+    )
+    assert job.findings[0].remedy == "check 10.0.0.9:5000 and the network to it"
 
 
 async def test_two_ranks_in_accept_are_a_finding_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

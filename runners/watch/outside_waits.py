@@ -1,0 +1,71 @@
+"""Report what the main threads of idle ranks wait for in the kernel: a file lock, a pipe, a peer, a child.
+
+It needs the same right as py-spy: /proc/PID/syscall is hidden from processes that may not trace PID (proc(5)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..agent.pulses import holders
+from ..agent.tcp_stalls import TABLES, address, stalls
+from ..inrank.thread_waits import kind_of
+from ..run.proc import read_once
+from ..run.pulse import Pulse
+
+_ON_DESCRIPTOR = ("read", "write", "connect", "lock")
+"""Calls whose first argument is a file descriptor."""
+
+
+def with_waits(pulses: Sequence[Pulse], ranks: Iterable[int]) -> list[Pulse]:
+    """Return pulses with the system calls of their main threads. `ranks`: pids of all ranks of the job."""
+    stalled = stalls(pulse.pid for pulse in pulses if pulse.pid is not None)
+    waiting = [
+        replace(pulse, stalls=stalled.get(pulse.pid or 0, ()), **wait_of(pulse.pid or 0))
+        for pulse in pulses
+    ]
+    held = holders(waiting, ranks)
+    return [replace(pulse, **held.get(pulse.rank, {})) for pulse in waiting]
+
+
+def wait_of(pid: int, proc: str = "/proc") -> dict[str, Any]:
+    """Return the fields `call`, `on` and `descriptor` of a pulse; {} if the main thread runs or the kernel hides it."""
+    words = (read_once(f"{proc}/{pid}/task/{pid}/syscall") or b"").split()
+    if len(words) < 2 or not words[0].isdigit():
+        return {}
+    call, first = kind_of(int(words[0])), int(words[1], 16)
+    if call is None:
+        return {}
+    if call not in _ON_DESCRIPTOR:
+        return {"call": call}
+    return {"call": call, "descriptor": first, "on": _behind(pid, first, proc)}
+
+
+def _behind(pid: int, descriptor: int, proc: str) -> str:
+    """Describe a file descriptor: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", or "a socket" without a peer."""
+    link = f"{proc}/{pid}/fd/{descriptor}"
+    try:
+        target, mode = os.readlink(link), os.stat(link).st_mode
+    except OSError:
+        return ""
+    if stat.S_ISSOCK(mode):
+        return next(_peers(pid, target[len("socket:[") : -1], proc), "a socket")
+    if stat.S_ISFIFO(mode):
+        return f"FIFO {target}" if target.startswith("/") else "a pipe"
+    return target
+
+
+def _peers(pid: int, inode: str, proc: str) -> Iterator[str]:
+    """Yield the peer of a TCP socket."""
+    for table in TABLES:
+        with contextlib.suppress(OSError), open(f"{proc}/{pid}/net/{table}", encoding="ascii") as file:
+            for line in file:
+                fields = line.split()
+                if len(fields) > 9 and fields[9] == inode:
+                    yield address(fields[2])
