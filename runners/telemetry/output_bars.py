@@ -19,7 +19,7 @@ from .output_formats import (
     TQDM,
 )
 
-LONGEST_TITLE = 80
+LONGEST_TITLE = 160
 """Maximum characters of a bar's title, before the percentage."""
 _NUMBERED_EPOCH = re.compile(r"\bep(?:och)?\b\W{0,3}\d", re.IGNORECASE)
 
@@ -71,7 +71,7 @@ def _tqdm(text: str) -> Bar | None:
     if match is None:
         return None
     total = int(match["total"]) if pattern is TQDM else 0
-    title = text[: match.start()].rstrip().removesuffix("||:").rpartition("|")[2].rstrip()[-LONGEST_TITLE:]
+    title = text[: match.start()].rstrip().removesuffix("||:")[-LONGEST_TITLE:]
     unit = (match["unit"] or "").lower()
     things = unit.removeprefix("s/").removesuffix("/s") or "it"
     counts = _counted(title, things)

@@ -114,6 +114,9 @@ SIGNATURES = (
         re.compile(r'"(?:name|metric|key|tag)": "(?:train[/_])?loss".*"value": '),
         {"value": Name("loss")},
     ),
+    Signature(
+        "rl_games", "fps step: ", re.compile(r"^fps step: .* epoch: \d+/\d+ frames: "), complete=True
+    ),
     Signature("Coqui", "> ", re.compile(r"^\s*\| > \w+: ?[-\d]"), complete=True),
     Signature(
         "composer",
@@ -134,6 +137,8 @@ class Position(NamedTuple):
     pattern: re.Pattern[str]
     complete: bool = False
     """Whether a line also counts without a loss."""
+    heading: bool = False
+    """Whether the lines below count within that epoch."""
 
 
 _SHARE = r"(?:\s*\(\s*\d{1,3}(?:\.\d*)?%\))?"
@@ -169,6 +174,7 @@ POSITIONS = (
         "poch",
         re.compile(r"^\s*(?:[Ee]poch|EPOCH):?\s*\[?(?P<epoch>\d+)(?:\s*/\s*\d+)?\]?:?\s*$"),
         complete=True,
+        heading=True,
     ),
     Position(
         " of epoch ",
@@ -179,6 +185,16 @@ POSITIONS = (
     Position(
         "poch",
         re.compile(r"\b[Ee]poch:? (?P<epoch>\d+)(?:/\d+)? \((?P<epoch_step>\d+)/(?P<epoch_total>\d+)\)"),
+    ),
+    Position(
+        "][",
+        re.compile(r"^\W*\[(?P<epoch>\d+)/\d+\]\s*\[\s*(?P<epoch_step>\d+)\s*/\s*(?P<epoch_total>\d+)\]"),
+    ),
+    Position(
+        "|Iter",
+        re.compile(
+            r"\bEpoch(?P<epoch>\d+)/\d+\|Iter(?P<step>\d+)\((?P<epoch_step>\d+)/(?P<epoch_total>\d+)\)"
+        ),
     ),
     Position("[Train](", re.compile(r"\[Train\]\((?P<step>\d+)/(?P<total>\d+)\)")),
     Position(

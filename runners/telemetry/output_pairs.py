@@ -33,7 +33,7 @@ _NUMBER = re.compile(
 """A number and its unit. What is glued to other characters is none: "0.88Epoch", "12:30", a date, a range."""
 _LABEL = re.compile(
     r"(?P<label>[A-Za-z][\w./ -]*?|\[[A-Za-z][\w ./-]*\])\s*"
-    r"(?:\((?P<unit>[^()]{1,24})\))?[\"']?\s*(?P<sep>[:=]?)\s*[\"'\[({#]*$"
+    r"(?:\((?P<unit>[^()]{1,24})\))?[\"']?\s*(?P<sep>:?[:=]?)\s*[\"'\[({#]*$"
 )
 _RATIO = re.compile(r"\s*(?:/|of)\s*(?P<total>\d{1,3}(?:,\d{3})+|\d+)(?![\w.]|:\d)")
 _CUT = re.compile(
@@ -94,7 +94,7 @@ def _after(text: str, number: re.Match[str], name: str) -> tuple[str, str | None
 def _name(before: str) -> tuple[str, str, str]:
     """Name, unit and separator in the text before a number. Cached, since lines of one format repeat their names."""
     label = _LABEL.search(_label_part(before))
-    return ("", "", "") if label is None else (label["label"], label["unit"] or "", label["sep"])
+    return ("", "", "") if label is None else (label["label"], label["unit"] or "", label["sep"][-1:])
 
 
 def _names_the_next(name: str, unit: str) -> bool:

@@ -28,7 +28,18 @@ from .output_formats import (
 )
 from .output_pairs import EVALUATES, MOST_PAIRS, Pair, pairs_of
 from .output_tables import as_line
-from .signal_names import COUNTS, OWN, SECONDS, UNSURE, Name, ReportedValue, is_sure, meaning, plausible
+from .signal_names import (
+    COUNTS,
+    OWN,
+    SECONDS,
+    UNSURE,
+    WITHIN,
+    Name,
+    ReportedValue,
+    is_sure,
+    meaning,
+    plausible,
+)
 
 LONGEST = 1000
 """Maximum characters of a line that are read."""
@@ -61,21 +72,13 @@ _COSTS = re.compile(r"runtime|per_sec|_time\b|duration")
 """Names of an evaluation's costs, in contrast to its results."""
 FILLERS = frozenset(
     (
-        "completed",
-        "current",
-        "at",
-        "the",
-        "train",
-        "training",
-        "batch",
-        "running",
-        "global",
-        "info",
-        "total",
-        "model",
+        *("completed", "finished", "current", "running", "global", "total", "train", "training", "batch"),
+        *("at", "the", "with", "in", "info", "model"),
     )
 )
 """Words before a name that do not change its meaning."""
+HEADING = "output: heading"
+"""Source of an epoch on a line of its own."""
 _STYLES = {":": "key: value", "=": "key=value", "": "key value"}
 """Most frequent separator of a line → name of the source."""
 _FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
@@ -204,6 +207,10 @@ def _of_training(pair: Pair, field: str, value: float, evaluates: bool) -> bool:
     return not evaluates or field not in _EVALUATED_TOO or "train" in pair.label.lower()
 
 
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|[\[\]]")
+"""Where a name such as "LearningRate" is split."""
+
+
 @functools.lru_cache(maxsize=4096)
 def _means(name: str, unit: str, after: str, signature: Signature | None, metered: bool) -> Name:
     """Meaning of a name with the unit in parentheses and the one after the number."""
@@ -214,7 +221,11 @@ def _means(name: str, unit: str, after: str, signature: Signature | None, metere
     unit = "" if unit == "data" else unit
     label = name.lower().replace("[", " ").replace("]", " ").strip()
     unit = unit or after
-    means = _special(label, signature, metered) or PAIRED.get(label) or _by_words(label, unit)
+    means = (
+        _special(label, signature, metered)
+        or PAIRED.get(label)
+        or _by_words(_CAMEL.sub(" ", name).lower(), unit)
+    )
     if not means.field and "/s" in unit:
         return _by_unit(unit.lower()) or OWN
     if means.field == "step_s" and means.order == UNSURE and unit:
@@ -272,6 +283,8 @@ def _line(text: str) -> list[ReportedValue]:
     evaluation = _evaluation(each for each, _ in made)
     if not _trains(text, made, signature, position):
         return evaluation
+    if position is not None and position.heading:
+        source = HEADING
     placed = [ReportedValue(field, field, value, source, order=-1) for field, value in place.items()]
     return [*_training(made, set(place)), *placed, *evaluation]
 
@@ -286,6 +299,8 @@ def _position(text: str) -> tuple[Position | None, dict[str, float], str]:
         if EVALUATES.search(before):
             return None, {}, text
         fields = {name: _count(value) for name, value in match.groupdict().items() if value is not None}
+        if "poch" in before and "epoch" not in fields:
+            fields = {WITHIN.get(name, name): value for name, value in fields.items()}
         return each, fields, f"{before} | {text[match.end() :]}"
     return None, {}, text
 
@@ -350,13 +365,16 @@ def _trains(text: str, made: _Made, signature: Signature | None, position: Posit
     fields = {each.field for each, _ in made if each.field}
     if signature is not None and signature.complete and fields:
         return True
-    if position is not None and (position.complete or fields & {"loss", "lr", *_SPEEDS}):
+    if position is not None and (
+        position.complete or fields & {"loss", "lr", *_SPEEDS} or _names_a_loss(made)
+    ):
         return True
     if len(made) == 1:
         return _is_whole(text, *made[0])
     if "loss" in fields:
         return len(fields) > 1 or _separates_loss(made)
-    return any(rule <= fields for rule in _ENOUGH) or ("step" in fields and _steps(text, made, fields))
+    counts = "step" in fields or "epoch_step" in fields
+    return any(rule <= fields for rule in _ENOUGH) or (counts and _steps(text, made, fields))
 
 
 _SPEEDS = ("step_s", "tokens_s", "samples_s")
@@ -392,14 +410,19 @@ def _separates_loss(made: _Made) -> bool:
     return any(each.field == "loss" and pair.sep for each, pair in made)
 
 
+def _names_a_loss(made: _Made) -> bool:
+    """Whether a value of the training is the loss of a part: "Loss_D", "gen loss"."""
+    return any("loss" in each.name.lower() and not pair.evaluates for each, pair in made)
+
+
 def _steps(text: str, made: _Made, fields: set[str]) -> bool:
     """Whether a line with steps and without a loss belongs to the training."""
-    has_total = any(pair.total for each, pair in made if each.field == "step")
+    has_total = any(pair.total for each, pair in made if each.field in ("step", "epoch_step"))
     if has_total and ("step_s" in fields or any(_is_global(pair) for _, pair in made)):
         return True
     if any(WORK.search(pair.label) for _, pair in made) and any(_is_global(pair) for _, pair in made):
         return True
-    if has_total and any("loss" in each.name.lower() for each, pair in made if not pair.evaluates):
+    if has_total and _names_a_loss(made):
         return True
     if "epoch" in fields and TRAINS.search(text):
         return True

@@ -17,8 +17,8 @@ from ...presets.sanitize import clean_text
 from ...presets.signal_patterns import FIELDS
 from ..run.freshness import usual_interval
 from ..run.samples import TrainingSample
-from .output_signals import EVALUATED
-from .signal_names import AXIS, COUNTS, Reported, ReportedValue, best, of_trackers, plausible
+from .output_signals import EVALUATED, HEADING
+from .signal_names import AXIS, COUNTS, WITHIN, Reported, ReportedValue, best, of_trackers, plausible
 
 MOST_VALUES = 32
 LONGEST_NAME = 60
@@ -31,8 +31,6 @@ PAUSE = 3.0
 or an evaluation. Reading the reports at intervals may double the usual time."""
 OWN_PATTERN = "output: --signal"
 PACED = "computed: steps over time"
-WITHIN = {"step": "epoch_step", "total": "epoch_total"}
-"""Fields of a source with steps that restart → the fields that they are."""
 AXIS_FACTOR, AXIS_MARGIN = 0.5, 10
 """Share of the optimizer steps, with a margin, below which a tracker's axis counts epochs or evaluations."""
 
@@ -111,6 +109,8 @@ class RankSignals:
         """Fields that a user's pattern reads: other patterns then do not apply."""
         self._cyclic: set[str] = set()
         """Sources with steps that restart: they count within an epoch."""
+        self._is_headed = False
+        """Whether each epoch has a heading, below which lines with a step and a total count within the epoch."""
 
     def trackers(self, reported: Reported) -> None:
         """Add the hook's newest report."""
@@ -121,6 +121,9 @@ class RankSignals:
     def output(self, signals: Iterable[ReportedValue], at: float) -> None:
         """Add signals of lines that were read at a unix time, oldest first."""
         fresh = self._without_replaced([each._replace(at=at) for each in signals])
+        self._is_headed = self._is_headed or any(each.source == HEADING for each in fresh)
+        if self._is_headed:
+            fresh = _within_headings(fresh)
         step: int | None = None
         for index, each in enumerate(fresh):
             if not each.field:
@@ -229,6 +232,19 @@ def _check_steps(chosen: dict[str, ReportedValue], optimizer_steps: int) -> None
         return
     if step is None or total.value < max(1.0, step.value) or not plausible("total", total.value):
         del chosen["total"]
+
+
+def _within_headings(signals: list[ReportedValue]) -> list[ReportedValue]:
+    """Return signals whose lines with a step and a total count within an epoch. Bars count as their titles say."""
+    counted = {
+        (each.source, each.name) for each in signals if each.field == "total" and each.name != "total"
+    }
+    return [
+        each._replace(field=WITHIN.get(each.field, each.field))
+        if (each.source, each.name) in counted
+        else each
+        for each in signals
+    ]
 
 
 def _not_finite(signals: dict[str, ReportedValue]) -> dict[str, ReportedValue]:

@@ -56,6 +56,8 @@ class ReportedValue(NamedTuple):
 OWN = Name("")
 COUNTS = ("step", "total", "epoch_step", "epoch_total")
 """Fields with whole numbers."""
+WITHIN = {"step": "epoch_step", "total": "epoch_total"}
+"""Fields of the whole training → those of an epoch."""
 _NAMES = {
     "loss": """
         loss train_loss training_loss loss_train loss_training train_loss_step lm_loss train_lm_loss
@@ -63,7 +65,7 @@ _NAMES = {
         average_loss mean_loss running_loss current_loss nll_loss ce_loss train_ce_loss cross_entropy_loss
         mlm_loss reduced_train_loss cross_entropy train_cross_entropy train_crossentropyloss total_loss
         train_total_loss loss_total loss_train_total train_loss_train_total xent step_loss avr_loss loss_mean
-        loss_avg all_loss train_all_loss losses_train_all_loss actor_loss pg_loss actor_pg_loss policy_loss
+        loss_avg loss_avg_rank all_loss train_all_loss losses_train_all_loss actor_loss pg_loss actor_pg_loss policy_loss
     """,
     "step": """
         global_step step train_global_step trainer_global_step train_step optimizer_step iteration iter
@@ -100,7 +102,7 @@ _RATE = re.compile(
 )
 _EACH = r"(?:step|iter(?:ation)?|it|batch|update)"
 _STEP_TIME = re.compile(
-    rf"(?:train_|perf_)*(?:{_EACH}_(?:time|cost|duration)|time(?:_per)?_{_EACH}|per_step_time|sec_per_it|updt"
+    rf"(?:train_|perf_|avg_)*(?:{_EACH}_(?:time|cost|duration)|time(?:_per)?_{_EACH}|per_step_time|sec_per_it|updt"
     r"|train_step_timing_in|elapsed_time_per_iteration|time_metrics_end_to_end)(?:_(?P<unit>ms|s|sec|secs|seconds|milliseconds))?"
     rf"|(?P<before>ms|s|sec|secs|seconds)(?:_per)?_{_EACH}"
 )
@@ -149,7 +151,9 @@ def meaning(name: str, unit: str = "") -> Name:
     means = _rate(plain) or _step_time(plain, unit) or _step_rate(plain, unit)
     if means is not None:
         return means
-    return meaning(plain[6:], unit) if plain.startswith("train_") else OWN
+    first, _, rest = plain.partition("_")
+    means = meaning(rest, unit) if rest and first in ("train", "losses") else OWN
+    return means if first == "train" or means.field == "loss" else OWN
 
 
 def _rate(name: str) -> Name | None:
