@@ -435,3 +435,25 @@ def test_settings_that_a_script_refuses() -> None:
     assert (by_code.kind, by_code.retry) == ("settings", "no")
     assert "3 heads cannot be divided by tp 2" in by_code.text
     assert classify(Death(0, 78, {}, ())).retry == "maybe", "it said nothing"
+
+
+@for_each(
+    ("kind", "text", "name", "words"),
+    [
+        ("TypeError", "fit() got an unexpected keyword argument 'steps'", "exception", "remove steps from the call"),
+        ("AttributeError", "module 'wandb' has no attribute 'init'", "exception", "import wandb; print(wandb)"),
+        ("ImportError", "cannot import name 'Fast' from 'quick.ops' (ops.py)", "import-crash", "quick.ops has no Fast"),
+        ("KeyError", "'qwen9'", "exception", "/usr/bin/python -m pip install -U transformers"),
+        ("KeyError", "'labels'", "exception", "labels is missing"),
+    ],
+)  # fmt: skip
+def test_advice_changes_only_the_remedy(kind: str, text: str, name: str, words: str) -> None:
+    found = of(kind, text)
+    assert (found.kind, words in found.remedy) == (name, True)
+    assert f"{kind}: {text}" in found.text
+
+
+def test_a_variable_that_is_missing_at_the_start_is_missing_in_each_attempt() -> None:
+    first = of("KeyError", "'LOCAL_RANK'", untrained=True)
+    assert (first.kind, first.retry) == ("launch-unset", "no")
+    assert of("KeyError", "'LOCAL_RANK'", step=4000).retry == "maybe"
