@@ -12,7 +12,7 @@ from ..run import file_locks, proc
 SQLITE = b"SQLite format 3\0"
 """First bytes of a database of SQLite."""
 WAL = ("-wal", "-shm")
-"""Suffixes of the files of its log, whose locks stand for the database's."""
+"""Suffixes of the files of its write-ahead log, which has the locks of the database."""
 ACCESS = 0o3
 WRITES = os.O_WRONLY
 
@@ -24,7 +24,7 @@ class LockedDatabase(NamedTuple):
 
 
 def locked_database(pid: int) -> LockedDatabase | None:
-    """Return the database of SQLite that a process has open and that another one has locked.
+    """Return a database of SQLite that a process has open, and that is locked by another process.
 
     SQLite sleeps and tries again, so the kernel does not see that it waits for the lock.
     """

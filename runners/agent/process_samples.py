@@ -71,7 +71,7 @@ def _waits_in(pid: int, proc: str) -> str | None:
 
 
 def is_frozen(pid: int, proc: str = "/proc") -> bool:
-    """Whether the cgroup freezer of version 1 or 2 has stopped a process, by itself or in an outer cgroup."""
+    """Whether the cgroup freezer of version 1 or 2 has stopped a process, in its cgroup or in an outer one."""
     if _waits_in(pid, proc) in FREEZERS:
         return True
     for level in levels(Path(proc).parent, pid, "freezer")[:1]:

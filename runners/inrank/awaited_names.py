@@ -22,6 +22,7 @@ CHECKS = ("exists", "isfile", "is_file", "isdir", "is_dir", "lexists", "getsize"
 """Functions with which a script checks for a file."""
 ASKS = ("get", "wait", "multi_get", "check")
 """Methods of torch's stores that wait for keys."""
+RETURNS_STORE = ("_get_default_store", "TCPStore", "PrefixStore", "FileStore")
 MOST_SOURCE, MOST_NAME, FRAMES = 20_000, 200, 4
 """Most lines of a file to parse, most characters of a name, and innermost frames to search."""
 
@@ -75,7 +76,7 @@ def _key(frame: FrameType) -> str:
 
     for node in _nodes(frame):
         if isinstance(node, ast.Call) and _called(node) in ASKS and isinstance(node.func, ast.Attribute):
-            if not node.args or not _is_store(_value(node.func.value, frame)):
+            if not node.args or not _is_store(node.func.value, frame):
                 continue
             first = node.args[0]
             keys = first.elts if isinstance(first, (ast.List, ast.Tuple)) else [first]
@@ -84,8 +85,13 @@ def _key(frame: FrameType) -> str:
     return ""
 
 
-def _is_store(value: object) -> bool:
-    kinds = type(value).__mro__
+def _is_store(node: ast.expr, frame: FrameType) -> bool:
+    """Whether an expression is a store of torch: by its value, or by the function of torch that returns one."""
+    import ast
+
+    if isinstance(node, ast.Call):
+        return _called(node) in RETURNS_STORE
+    kinds = type(_value(node, frame)).__mro__
     return any(kind.__name__ == "Store" and kind.__module__.startswith("torch") for kind in kinds)
 
 

@@ -50,6 +50,8 @@ _POLL_OF = {"x86_64": (7, 271), "aarch64": (73,)}
 """Machine → numbers of poll and ppoll, whose first two arguments are the descriptors and their count."""
 _SIGNED = 1 << 63
 PATH_BYTES = 4096
+_MAPPED = "::ffff:"
+"""Beginning of an address of IPv4 on a socket of IPv6."""
 POLLING, POLLING_FRAMES = os.sep + "filelock" + os.sep, 6
 """Part of the path of filelock, which polls for a lock and sleeps in between; innermost frames to search for it."""
 
@@ -131,7 +133,9 @@ def _behind(descriptor: int) -> str:
     if stat.S_ISSOCK(kind):
         with socket.socket(fileno=os.dup(descriptor)) as its, contextlib.suppress(OSError):
             peer = its.getpeername()
-            return "%s:%s" % (peer[0], peer[1]) if isinstance(peer, tuple) else str(peer)
+            return (
+                "%s:%s" % (peer[0].removeprefix(_MAPPED), peer[1]) if isinstance(peer, tuple) else str(peer)
+            )
         return "a socket"
     if stat.S_ISFIFO(kind):
         return "FIFO " + path if path.startswith("/") else "a pipe"

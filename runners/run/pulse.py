@@ -74,7 +74,7 @@ class RankThread(Struct, frozen=True, array_like=True):
     error: str = ""
     """Exception that ended the thread, raised at the first frame of `stack`; "" while it lives."""
     loops: int = 0
-    """As `Pulse.loops`."""
+    """Samples in a loop without calls of C code; see `Pulse.loops`."""
 
 
 class Work(Struct, frozen=True, omit_defaults=True):

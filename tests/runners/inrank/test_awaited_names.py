@@ -52,6 +52,11 @@ def gets(store, rank=1):
 def waits(store):
     return store.wait(["a", "b"])
 
+def gets_of_default(store):
+    def _get_default_store():
+        return store
+    return _get_default_store().get("plan")
+
 def gets_of_dict(values):
     return values.get("plan")
 """
@@ -118,7 +123,7 @@ def of_store(kind: str, answer: Callable[..., None]) -> Any:
     return type("TCPStore", (base,), {})()
 
 
-@pytest.mark.parametrize(("name", "key"), [("gets", "plan/1"), ("waits", "a, b")])
+@pytest.mark.parametrize(("name", "key"), [("gets", "plan/1"), ("waits", "a, b"), ("gets_of_dict", "plan")])
 def test_the_key_of_a_store(script: types.ModuleType, name: str, key: str) -> None:
     found: list[str] = []
 
@@ -128,6 +133,16 @@ def test_the_key_of_a_store(script: types.ModuleType, name: str, key: str) -> No
     getattr(script, name)(of_store("Store", get))
     getattr(script, name)(of_store("Dictionary", get))
     assert found == [key, ""]
+
+
+def test_the_key_of_the_store_that_a_function_of_torch_returns(script: types.ModuleType) -> None:
+    found: list[str] = []
+
+    def get(*given: object) -> None:
+        found.append(wanted(sys._getframe(1), "read"))
+
+    script.__dict__["gets_of_default"](of_store("Store", get))
+    assert found == ["plan"]
 
 
 def test_without_a_frame_or_its_source_nothing_is_named() -> None:
