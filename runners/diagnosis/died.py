@@ -58,7 +58,7 @@ def _of_ended(view: View, attempt: Attempt, cause: FirstCause, ended: float) -> 
     """Report a failed rank after the end of its attempt: one finding per failure."""
     if cause.symptom and view.now < ended + OTHERS_S and _others(view.state, cause):
         return
-    early = [cause.rank] if _gone(cause) else []
+    early = _left_early(view.state, attempt, cause) if _gone(cause) else []
     if not early and attempt is view.attempt:
         early = _done_early(view.state, cause)
     if early:
@@ -127,7 +127,22 @@ def _of_open(view: View, attempt: Attempt, cause: FirstCause | None) -> Iterable
     since = None if cause is None else cause.at
     if cause is None or since is None or not cause.kind or cause.symptom or view.now < since + CLOSES_S:
         return
-    yield _left(view, attempt, cause, [cause.rank]) if _gone(cause) else _finding(view, attempt, cause)
+    early = _left_early(view.state, attempt, cause) if _gone(cause) else []
+    yield _left(view, attempt, cause, early) if early else _finding(view, attempt, cause)
+
+
+def reported(view: View) -> int | None:
+    """Return the rank of a living attempt whose death `find` reports; None without one."""
+    attempt = view.attempt
+    if attempt is None or attempt.ended is not None or attempt.first_cause is None:
+        return None
+    return attempt.first_cause.rank if list(_of_open(view, attempt, attempt.first_cause)) else None
+
+
+def _left_early(state: RunState, attempt: Attempt, cause: FirstCause) -> list[int]:
+    """Return all ranks that ended with exit code 0, the first one included: of several none is the only cause."""
+    done = {number for number, rank in state.ranks.items() if rank.phase is RankPhase.SUCCEEDED}
+    return sorted({cause.rank, *done}) if attempt is state.newest else [cause.rank]
 
 
 def _gone(cause: FirstCause) -> bool:

@@ -12,7 +12,7 @@ from ..run.model import RunPhase
 from ..run.pulse import Collective, Pulse, Stall
 from ..run.samples import Gpu
 from ..run.under_way import stopping
-from . import activity, culprits, leaving, own_lines, progress, starting, waits
+from . import activity, culprits, died, leaving, own_lines, progress, starting, waits
 from .activity import Activity, Kind
 from .call_differences import Shift, Split, calls, shift, split
 from .culprits import Case, waiting_text
@@ -38,7 +38,12 @@ def find(view: View) -> Iterable[Finding]:
     halted = _stopped(view, waiting)
     if not waiting.pending:
         return halted or list(leaving.find(view))
-    return halted if halted or starting.alarms(view) else _explained(view, waiting)[:MOST]
+    if halted or starting.alarms(view):
+        return halted
+    dead = died.reported(view)
+    return [each for each in _explained(view, waiting) if each.id != "hang-gone" or each.rank != dead][
+        :MOST
+    ]
 
 
 def _explained(view: View, waiting: Waits) -> list[Finding]:
@@ -216,8 +221,9 @@ SPINS_PERCENT, SPINS_POWER = 95.0, 0.5
 RETRANSMITS = 2
 OLD_S = 30.0
 """Seconds after a pulse before its rank sends no data."""
-DEADLOCK_S = 10.0
-"""Seconds that every rank must have waited before the wait counts as a deadlock."""
+DEADLOCK_S, DEADLOCK_GPU_S = 10.0, 25.0
+"""Seconds that every rank must have waited before the wait counts as a deadlock. With GPUs, whose traffic the counters
+lack, NCCL may first connect the ranks."""
 P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "wait")
 ALIGN = (
     "make every rank call the same collectives in the same order and with the same sizes; "
@@ -394,7 +400,11 @@ def deadlock(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
 
 
 def _is_stuck(view: View, wait: RankWait) -> bool:
-    return wait.age >= DEADLOCK_S and progress.movement(view.history[wait.rank]) is None
+    """Whether a rank waits and does nothing else. A rank may also post a receive early, and go on."""
+    pulses = view.history[wait.rank]
+    least = DEADLOCK_S if view.gpu(wait.rank) is None else DEADLOCK_GPU_S
+    still_s = pulses[-1].at - activity.still_since(pulses)
+    return wait.age >= least and still_s >= DEADLOCK_S and progress.movement(pulses) is None
 
 
 def circle(view: View, blocked: Sequence[Pending]) -> Finding:

@@ -213,6 +213,12 @@ def test_a_rank_that_was_done_before_the_others_is_named_and_not_its_victim(kind
     assert one(state).rank == 0
 
 
+def test_of_several_ranks_that_were_done_early_all_are_named() -> None:
+    state = failed(cause(rank=2, kind="left-early", text="rank 2 ended"))
+    state.ranks[0].phase = state.ranks[2].phase = RankPhase.SUCCEEDED
+    assert one(state).text == "ranks 0, 2 ended with exit code 0 before the others were done"
+
+
 @for_each(("growing", "said"), [(True, True), (False, False)])
 def test_of_a_rank_that_was_killed_the_growth_of_its_memory_is_evidence(growing: bool, said: bool) -> None:
     killed = cause(kind="killed", signal="SIGKILL", exit_code=None, last_lines=(), where="")

@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 
 from distui.runners.diagnosis.progress import LASTS_S, movement
+from distui.runners.run.model import FirstCause, RankPhase
 from distui.runners.run.pulse import Pulse, RankThread, Site, Work
 
 from .hang_rig import IN_LOADER, IN_RECV, LOAD, NOW, PYTHON, STEP, Made, call, only, quiet, series
@@ -195,3 +196,12 @@ def test_a_rank_that_has_left_its_script_never_joins() -> None:
     assert found.text.startswith(
         "rank 0 is done with its script, and its interpreter shuts down; ranks 1-3"
     )
+
+
+def test_a_death_that_is_reported_as_such_is_no_second_alarm() -> None:
+    made = beside(series(0, LOAD, enqueued=41), 14.0).end(0, RankPhase.FAILED, 1)
+    assert only(made.hang()).id == "hang-gone"
+    made.state.attempts[-1].first_cause = FirstCause(
+        rank=0, local_rank=0, node=0, text="rank 0 raised KeyError", kind="exception", at=NOW - 14.0
+    )
+    assert made.hang() == []
