@@ -79,6 +79,22 @@ FAULTS = {
         name="one rank skips a batch that it cannot read, and says so",
         wanted=Wanted(ids=("hang-mismatch",), rank=1, words=("barrier", "all_reduce", "skipping batch 17: bad sample")),
     ),
+    "key": Fault(
+        name="one rank asks for a key of the store that nobody sets",
+        wanted=Wanted(ids=("hang-not-joined",), rank=1, words=("the key 'plan/1' of the store", "ask_for_a_key")),
+    ),
+    "reader": Fault(
+        name="one rank writes into a full pipe",
+        wanted=Wanted(ids=("hang-not-joined",), rank=1, words=("writes into a pipe", "(sleep)")),
+    ),
+    "beside": Fault(
+        name="one rank waits for a queue while another thread of it spins",
+        wanted=Wanted(ids=("hang-not-joined",), rank=1, words=("wait_beside_a_spinner", "lock, queue or thread")),
+    ),
+    "receive": Fault(
+        name="every rank receives, and none sends",
+        wanted=Wanted(ids=("hang-mismatch",), words=("in recv at hangs.py", "receive")),
+    ),
 }  # fmt: skip
 """By the argument of hangs.py."""
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import queue
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -99,6 +100,30 @@ def never_leave() -> None:
     sys.exit(0)
 
 
+def ask_for_a_key() -> None:
+    """A plan that no rank publishes."""
+    dist.distributed_c10d._get_default_store().get(f"plan/{ROGUE}")
+
+
+def feed_a_reader() -> None:
+    """A child that takes nothing, and a pipe that is soon full."""
+    with subprocess.Popen(["sleep", str(int(LONG_S))], stdin=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        child.stdin.write(bytes(1 << 20))
+
+
+def wait_beside_a_spinner() -> None:
+    """A queue that nobody fills, while another thread uses the core."""
+    threading.Thread(target=spin, name="spinner", daemon=True).start()
+    queue.Queue[int]().get()
+
+
+def receive() -> None:
+    """All ranks receive from the next one, and none sends."""
+    at, ranks = dist.get_rank(), dist.get_world_size()
+    dist.recv(torch.zeros(4), src=(at + 1) % ranks)
+
+
 STUCK = {
     "thread": wait_for_a_dead_thread,
     "spin": spin,
@@ -107,7 +132,12 @@ STUCK = {
     "stopped": stop_myself,
     "leave": leave,
     "checkpoint": save_to_a_pipe,
+    "key": ask_for_a_key,
+    "reader": feed_a_reader,
+    "beside": wait_beside_a_spinner,
 }
+ALL_STUCK = {"receive": receive}
+"""Faults of all ranks after the first step."""
 
 
 class Samples(Dataset[torch.Tensor]):  # type: ignore[misc]
@@ -211,6 +241,10 @@ def main() -> None:  # noqa: C901
     rank = begin()
     if FAULT.startswith("loader"):
         with_loader(rank, int(FAULT.rpartition("-")[2]))
+    elif FAULT in ALL_STUCK:
+        Trainer().step()
+        sign(rank)
+        ALL_STUCK[FAULT]()
     elif FAULT in ("skip", "type", "size"):
         with_collectives(rank)
     elif FAULT == "uneven":
