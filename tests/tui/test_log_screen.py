@@ -437,3 +437,11 @@ async def test_a_message_goes_with_the_next_key_once_it_has_been_seen(rig: Start
         await it.until(lambda: "since the line above" in it.screen())
         await asyncio.sleep(4.0)
         await it.until(lambda: "since the" not in it.screen())
+
+
+async def test_the_thumb_is_at_the_end_from_the_first_paint(rig: Start) -> None:
+    """Lines that are there before the scrollbar moved its thumb only with the next line."""
+    async with shown(rig(play.running())) as it:
+        await it.until(lambda: "step 29" in it.screen())
+        log = log_of(it)
+        await it.until(lambda: log.vertical_scrollbar.position == log.scroll_y == log.max_scroll_y > 0)

@@ -148,9 +148,11 @@ class LogView(LogPane):
         self.feed.ask()
 
     def _hold_end(self) -> None:
-        """Scroll to the last row after the pane's size changed, while following."""
+        """Scroll to the last row after the pane's size changed, while following, and move the thumb there."""
         if self.follow and self.scroll_offset.y < self.max_scroll_y:
             self._scroll_row(len(self.rows))
+        if self.show_vertical_scrollbar:  # rows that came before the scrollbar did not move its thumb
+            self.slide(self.virtual_size.height, self.scroll_y)
 
     def on_mouse_scroll_up(self) -> None:
         """Stop following, as the movement keys do."""
