@@ -55,7 +55,7 @@ FAILED = Shot("failed", "Why a run failed", (120, 40), (r"rank 1", r"loss \d"), 
 
 VERDICT = Shot(
     "verdict", "The rank that the others wait for, with the evidence", (120, 40), ("hang-stopped", r"SIGCONT"),
-    ("i", "e"), r"is stopped",
+    ("6", " "), r"is stopped",
 )  # fmt: skip
 
 

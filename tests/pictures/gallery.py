@@ -48,7 +48,7 @@ SCREENS = (
     Screen("ranks", "The rank table", ("2",), r"rank"),
     Screen("logs", "The log of all ranks, merged by time", ("3",), r"loss"),
     Screen("curves", "The curves of the run", ("4",), r"step time"),
-    Screen("findings", "The findings, with their evidence", ("6", "e"), r"finding|wrong|problem"),
+    Screen("findings", "The findings, with their evidence", ("6", " "), r"finding|wrong|problem"),
     Screen("events", "Attempts, checkpoints and commands", ("7",), r"attempt"),
     Screen("runs", "The list of runs", ("R",), r"preset", "\x1b"),
     Screen("form", "A new run, copied from the selected run", ("\x0e",), r"launcher torchrun", "\x1b"),
