@@ -158,7 +158,8 @@ def doing(view: View, rank: int) -> Doing:
 
 def _grows(view: View, rank: int) -> bool:
     """Whether a rank uses more memory than some seconds ago, as a computation that collects results does."""
-    recent = [point.rss for point in view.memory.get(rank, ()) if point.at >= view.now - GROWS_S]
+    points = (point for point in view.memory.get(rank, ()) if point.at >= view.now - GROWS_S)
+    recent = [point.rss for point in points if point.rss is not None]
     return bool(recent) and recent[-1] - min(recent) >= GROWS_BYTES
 
 

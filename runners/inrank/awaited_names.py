@@ -97,7 +97,7 @@ def _is_store(node: ast.expr, frame: FrameType) -> bool:
 
 def _called(node: ast.Call) -> str:
     """Return the name of the called function, without its module or object."""
-    return getattr(node.func, "attr", None) or getattr(node.func, "id", "")
+    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 
 def _nodes(frame: FrameType) -> list[Any]:
@@ -119,9 +119,8 @@ def _containing(file: str, line: int, frame: FrameType) -> list[Any]:
         if text and len(text) <= MOST_SOURCE:
             _trees[file] = ast.parse("".join(text))
     nodes = ast.walk(_trees[file]) if _trees[file] is not None else ()
-    return [
-        node for node in nodes if hasattr(node, "end_lineno") and node.lineno <= line <= node.end_lineno
-    ]
+    placed: list[Any] = [node for node in nodes if hasattr(node, "end_lineno")]
+    return [node for node in placed if node.lineno <= line <= node.end_lineno]
 
 
 def _value(node: Any, frame: FrameType) -> Any:
