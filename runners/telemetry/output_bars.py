@@ -12,6 +12,7 @@ from .output_formats import (
     OF_EPOCHS,
     OF_TRAINING,
     OPEN_TQDM,
+    OPEN_WORDS,
     RICH,
     RICH_COUNT,
     RICH_RATE,
@@ -21,7 +22,7 @@ from .output_formats import (
 
 LONGEST_TITLE = 160
 """Maximum characters of a bar's title, before the percentage."""
-_NUMBERED_EPOCH = re.compile(r"\bep(?:och)?\b\W{0,3}\d", re.IGNORECASE)
+_NUMBERED_EPOCH = re.compile(r"\bep(?:ochs?)?\b\W{0,8}\d", re.IGNORECASE)
 
 Counted = Literal["steps", "steps of an epoch", "epochs", ""]
 
@@ -66,8 +67,8 @@ def bar_in(text: str) -> Bar | None:
 
 
 def _tqdm(text: str) -> Bar | None:
-    pattern = TQDM if "%" in text and "<" in text else OPEN_TQDM
-    match = pattern.search(text)
+    pattern = _tqdm_pattern(text)
+    match = None if pattern is None else pattern.search(text)
     if match is None:
         return None
     total = int(match["total"]) if pattern is TQDM else 0
@@ -78,6 +79,13 @@ def _tqdm(text: str) -> Bar | None:
     step_s = _step_s(match["rate"], unit) if counts != "epochs" and things in STEP_UNITS else 0.0
     kind = "Lightning" if "v_num" in match["post"] else "tqdm"
     return Bar(kind, title, int(match["n"]), total, counts, step_s, match["post"], match.end())
+
+
+def _tqdm_pattern(text: str) -> re.Pattern[str] | None:
+    """Return the pattern that a line may match, by cheap tests."""
+    if "%" in text and "<" in text:
+        return TQDM
+    return OPEN_TQDM if any(word in text for word in OPEN_WORDS) else None
 
 
 def _rich(text: str) -> Bar | None:

@@ -151,8 +151,8 @@ POSITIONS = (
     Position(
         "]",
         re.compile(
-            r"\b(?:[Ee]poch|EPOCH|Train)(?:\s?\((?:train|TRAIN)\))?\s?:?\s*\[?\s*(?P<epoch>\d+)(?:\s*/\s*\d+)?\s*\]?"
-            rf"(?:\s*[,:|-])?\s*{_WITHIN}"
+            r"\b(?:[Ee]poch|EPOCH|[Tt]rain)(?:\s?\((?:train|TRAIN)\))?\s?:?\s*\[?\s*(?P<epoch>\d+)(?:\s*/\s*\d+)?\s*\]?"
+            rf"{_SHARE}(?:\s*[,:|-])?\s*{_WITHIN}"
         ),
     ),
     Position(
@@ -196,6 +196,7 @@ POSITIONS = (
             r"\bEpoch(?P<epoch>\d+)/\d+\|Iter(?P<step>\d+)\((?P<epoch_step>\d+)/(?P<epoch_total>\d+)\)"
         ),
     ),
+    Position("% (", re.compile(r"(?<![\w.])\d{1,3}(?:\.\d*)?% \((?P<step>\d+)/(?P<total>\d+)\)")),
     Position("[Train](", re.compile(r"\[Train\]\((?P<step>\d+)/(?P<total>\d+)\)")),
     Position(
         " epoch: [",
@@ -241,6 +242,8 @@ OPEN_TQDM = re.compile(
     r"\[[\d:]+,\s*(?P<rate>[\d.]+|\?)\s?(?P<unit>[A-Za-z]{1,8}/s|s/[A-Za-z]{1,8})(?![\w/])(?P<post>[^\]]*)\]"
 )
 """A bar of tqdm without a total, from its count on."""
+OPEN_WORDS = ("it [", "step [", "steps [", "batch [", "batches [", "ba [")
+"""Texts of which a bar without a total has one."""
 RICH = re.compile(r"[━╸╺]{3}[━╸╺ ]*(?P<post>[^━╸╺\n]*)$")
 """A bar of rich, from its first character on."""
 RICH_COUNT = re.compile(r"(?<![\d:./])(?P<n>\d{1,15})\s?/\s?(?P<total>\d{1,15})(?![\w/:.])")

@@ -317,38 +317,37 @@ def _training(made: _Made, placed: set[str]) -> Iterator[ReportedValue]:
     seen = set[tuple[str, int, str]]()
     after_epoch = "epoch" in placed
     for each, pair in made:
-        fields = _fields_of(each, pair, within, after_epoch)
+        uncounted = each.field == "epoch_step" and pair.total is None and not after_epoch
         after_epoch = each.field == "epoch"
         key = (each.field, each.order, each.name)
-        if key in seen:
-            continue  # "loss[loss=0.23], tot_loss[loss=0.25]"
+        if not each.field or uncounted or key in seen:  # "loss[loss=0.23], tot_loss[loss=0.25]"
+            continue
         seen.add(key)
-        for field, value in fields:
-            if field not in placed:
-                yield each._replace(field=field, value=value)
+        for value in _with_total(each, pair, within):
+            if value.field not in placed:
+                yield value
 
 
-def _fields_of(each: ReportedValue, pair: Pair, within: bool, after_epoch: bool) -> list[tuple[str, float]]:
-    """Return the fields of a pair and their values: two for a count with its total."""
-    field = each.field
-    if not field or (field == "epoch_step" and pair.total is None and not after_epoch):
-        return []
-    if field not in ("step", "epoch_step") or pair.total is None:
-        return [(field, each.value)]
-    total = float(pair.total.replace(",", ""))
-    if field == "epoch_step" or (within and not _is_global(pair)):
-        return [("epoch_step", each.value), ("epoch_total", total)]
-    return [("step", each.value), ("total", total)]
+def _with_total(each: ReportedValue, pair: Pair, within: bool) -> tuple[ReportedValue, ...]:
+    """Return a value, or for a count its two values: the count and the total."""
+    if pair.total is None or each.field not in ("step", "epoch_step"):
+        return (each,)
+    total = each._replace(field="total", value=float(pair.total.replace(",", "")))
+    if each.field == "step" and not (within and not _is_global(pair)):
+        return each, total
+    return each._replace(field="epoch_step"), total._replace(field="epoch_total")
 
 
 def _within_epoch(made: _Made) -> bool:
     """Whether the steps count within an epoch, as in "Epoch [1/10], Step [100/600]"."""
-    fields = [each.field for each, _ in made]
-    if any(each.field == "step" and _is_global(pair) for each, pair in made):
-        return any(each.field == "step" and pair.total and not _is_global(pair) for each, pair in made)
-    if "epoch" not in fields or "step" not in fields or fields.index("step") < fields.index("epoch"):
+    steps = [pair for each, pair in made if each.field == "step"]
+    counted = [pair for pair in steps if pair.total]
+    if any(map(_is_global, steps)):
+        return not all(map(_is_global, counted))
+    if not counted:
         return False
-    return any(each.field == "step" and pair.total for each, pair in made)
+    fields = [each.field for each, _ in made]
+    return "epoch" in fields and fields.index("epoch") < fields.index("step")
 
 
 def _is_global(pair: Pair) -> bool:
@@ -398,7 +397,7 @@ def _is_whole(text: str, value: ReportedValue, pair: Pair) -> bool:
     if value.field == "loss":
         return bool(pair.sep) or re.fullmatch(r"\s*train[_ ]loss -?\d+\.\d+\s*", text) is not None
     if value.field == "step_s" and pair.sep and value.order != UNSURE:
-        return True
+        return re.search(r"step|iter|batch", pair.label, re.IGNORECASE) is not None
     if value.field == "lr" and pair.label.lower().startswith("current"):
         return True
     tracked = "/" in pair.label and pair.sep == "="
@@ -437,5 +436,6 @@ def _evaluation(made: Iterable[ReportedValue]) -> list[ReportedValue]:
     return [each for each in made if not each.field and _worth(each.name)][:MOST_VALUES]
 
 
+@functools.lru_cache(maxsize=4096)
 def _worth(name: str) -> bool:
     return EVALUATED.search(name.lower()) is not None and not _COSTS.search(name.lower())

@@ -7,7 +7,7 @@ import re
 MOST_ROWS = 60
 """Maximum rows of a table on each side of a line."""
 _ROW = re.compile(r"\s*\|\s+(?P<name>[A-Za-z][\w/ .-]*?)\s*\|\s*(?P<value>[-+.\deE]+|nan|inf)\s*\|\s*")
-_HEADER = re.compile(rb"\s*epoch(?:\s+[a-z][\w/@]*){2,}\s*")
+_HEADER = re.compile(rb"\s*[Ee]poch(?:\s+[a-z][\w/@]*){2,}\s*")
 _RULE = re.compile(rb"[\s|-]*---[\s|-]*")
 _VALUES = re.compile(rb"\s*\d+(?:\s+[-+.:\deE%#a]+){2,}\s*")
 
