@@ -352,7 +352,7 @@ def _threads_stay(pulses: Sequence[Pulse]) -> bool:
 
 
 def _other_threads_work(pulses: Sequence[Pulse]) -> bool:
-    return _other_threads_share(pulses) > OTHERS_SHARE
+    return other_threads_share(pulses) > OTHERS_SHARE
 
 
 def _moving(pulses: Sequence[Pulse]) -> str:
@@ -365,9 +365,8 @@ def _moving(pulses: Sequence[Pulse]) -> str:
         return f"it {move.source.does}"
     if works(first, last):
         return "it reads or writes"
-    changes = any(pulse.stack not in ((), last.stack) for pulse in pulses) or (last.sites or 1) > 1
-    does = "its stack changes" if changes else "it uses CPU time"
-    return f"{does}; it has made no step and called no collective meanwhile"
+    # The same words while it works: a finding with new evidence is raised again.
+    return "it uses CPU time or its stack changes; it has made no step and called no collective since"
 
 
 _SOURCES = {
@@ -495,7 +494,7 @@ def _share(before: float | None, after: float | None, earlier: Pulse, later: Pul
     return (after - before) / (later.at - earlier.at)
 
 
-def _other_threads_share(pulses: Sequence[Pulse]) -> float:
+def other_threads_share(pulses: Sequence[Pulse]) -> float:
     """CPU share in cores of all threads but the main one over the newest three pulses."""
     first, last = pulses[-3], pulses[-1]
     every = _share(first.process_s, last.process_s, first, last)
@@ -529,7 +528,7 @@ def _is_alone(trail: Sequence[Pulse]) -> bool:
     main = _share(trail[0].cpu_s, trail[-1].cpu_s, trail[0], trail[-1])
     # On an overloaded machine it gets little CPU time, but every sample finds it ready to run.
     busy = main is not None and (main >= BUSY_SHARE or all(pulse.state == "R" for pulse in trail))
-    return busy and _other_threads_share(trail) <= OTHERS_SHARE
+    return busy and other_threads_share(trail) <= OTHERS_SHARE
 
 
 def _repeats(pulses: Sequence[Pulse]) -> bool:

@@ -268,7 +268,7 @@ def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | Non
         does=_work_text(does, blocked, late),
         remedy=too_long if late else _BUSY,
         proof=does.sign,
-        stack=does.stack if late else (),
+        stack=does.stack if late and does.helped else (),
     )
 
 

@@ -23,6 +23,8 @@ FETCHING = 0.5
 """Minimum share of a rank's samples in one place that makes it the usual place."""
 OFTEN = 0.25
 """Minimum share of a rank's samples in one place that may explain a slow rank."""
+THREADS_FACTOR, THREADS_LEAST = 2.0, 0.4
+"""Times the others' CPU share of the threads other than the main one, and the least share, in cores."""
 INFORMATIVE = (Kind.LOADER, Kind.CHECKPOINT, Kind.CODE, Kind.LOCK, Kind.NETWORK, Kind.SUBPROCESS)
 """Kinds of places that explain a slow rank."""
 PULSES = 3
@@ -70,7 +72,13 @@ def reasons(view: View, rank: int) -> list[Reason]:
     seen = view.state.ranks.get(rank)
     if seen is None:
         return []
-    return [*_of_gpu(view, seen), *_of_process(view, seen), *_of_place(view, rank), *_of_node(view, seen)]
+    return [
+        *_of_gpu(view, seen),
+        *_of_process(view, seen),
+        *_of_threads(view, rank),
+        *_of_place(view, rank),
+        *_of_node(view, seen),
+    ]
 
 
 def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
@@ -191,6 +199,33 @@ def _cores(view: View, rank: Rank, sample: RankSample) -> Iterator[Reason]:
 def _is_one_core(cpus: str | None) -> bool:
     """Whether a set of cores is a single one; True if it is unknown."""
     return (cpus or "0").isdigit()
+
+
+def _of_threads(view: View, rank: int) -> Iterator[Reason]:
+    """Report other threads of the rank that use far more CPU time than those of the others: they also take the GIL."""
+    pulses = view.history.get(rank, ())
+    others = [activity.other_threads_share(own) for own in some_others(view, rank) if len(own) >= PULSES]
+    if len(pulses) < PULSES or not others:
+        return
+    if _far(activity.other_threads_share(pulses), others, THREADS_FACTOR, THREADS_LEAST):
+        text = f"{_busy_thread(pulses)} CPU time, which the others do not"
+        yield Reason(
+            "CPU time", text, "a thread of Python code takes the GIL: let it sleep, or use a process"
+        )
+
+
+def _busy_thread(pulses: Sequence[Pulse]) -> str:
+    """Return the subject and verb for the thread in the user's own code, if a pulse has only one."""
+    for pulse in reversed(pulses):
+        own = [
+            (thread.name, site.name)
+            for thread in pulse.threads
+            for site in thread.stack[:1]
+            if activity.own_code(site.file) and not thread.error
+        ]
+        if len(own) == 1:
+            return f"its thread {own[0][0]} in {own[0][1]}() uses"
+    return "other threads of it use"
 
 
 def _of_place(view: View, rank: int) -> Iterator[Reason]:

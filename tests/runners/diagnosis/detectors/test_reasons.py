@@ -9,9 +9,10 @@ from each import for_each
 
 from distui.runners.diagnosis.slow_reasons import Reason, reasons
 from distui.runners.diagnosis.view import View
-from distui.runners.run.pulse import Site
+from distui.runners.run.pulse import RankThread, Site
 from distui.runners.run.samples import Gpu, Host, RankSample
 
+from .hang_rig import STEP, Made, series
 from .lag_rig import LOADER, STACK, Training
 
 SLOW = 5
@@ -59,6 +60,24 @@ def test_nothing_known_is_no_reason() -> None:
     empty = View(state=Training().state(), plan=None, now=0.0, history={})
     assert reasons(empty, 1) == []
     assert reasons(empty, 77) == []
+
+
+@for_each(
+    ("busy", "named", "text"),
+    [
+        (0.9, True, "its thread spin in spin() uses CPU time, which the others do not"),
+        (0.9, False, "other threads of it use CPU time, which the others do not"),
+        (0.3, True, ""),
+    ],
+)
+def test_a_thread_that_takes_the_gil(busy: float, named: bool, text: str) -> None:
+    threads = (RankThread("spin", (Site("/job/train.py", 20, "spin"),)),) if named else ()
+    made = Made(ranks=3).add(
+        series(0, STEP, share=0.5, others=0.1),
+        series(1, STEP, share=0.5, others=0.1),
+        series(2, STEP, share=0.5, others=busy, threads=threads),
+    )
+    assert texts(reasons(made.view, 2)) == ([text] if text else [])
 
 
 USUAL = {"sm_mhz": 1700, "throttle": ()}
