@@ -177,7 +177,7 @@ class Diagnosis(TypedDict):
     nccl: list[str]
     """All NCCL versions in the logs."""
     failed: bool
-    """Whether the job failed, even if no line shows why."""
+    """Whether the job failed, even if its cause was not found."""
     first_cause: FoundFirst | None
     """The best candidate if it is an error. None if there is none, or if the best one is only a warning."""
     candidates: list[CandidateInLogs]

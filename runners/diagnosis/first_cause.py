@@ -98,7 +98,7 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """Whether the job failed, even if no line shows why."""
+        """Whether the job failed, even if its cause was not found."""
         return self.ended or failed_in(self.findings)
 
 

@@ -223,6 +223,13 @@ def test_waiting_for_ever_is_a_failure_if_the_log_ends_with_it(tmp_path: Path) -
     assert not verdict_of(tmp_path, [waits, *STEPS]).failed
 
 
+def test_a_pod_without_a_node_has_failed_until_it_is_scheduled(tmp_path: Path) -> None:
+    waits = "  Warning  FailedScheduling  2m  scheduler  0/12 nodes are available: 4 Insufficient nvidia.com/gpu."
+    placed = "  Normal  Scheduled  1m  default-scheduler  Successfully assigned ml/train-0 to gpu-7"
+    assert "0/12 nodes are available" in text_of(tmp_path, ["Events:", waits])
+    assert not verdict_of(tmp_path, ["Events:", waits, placed]).failed
+
+
 @for_each("before", [b"step 1 loss 3.2\n", b""])
 def test_zero_bytes_of_a_crashed_node_are_skipped_with_a_note(tmp_path: Path, before: bytes) -> None:
     trace = "\n".join([*TRACE, "ValueError: no batch", ""]).encode()
