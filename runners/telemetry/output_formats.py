@@ -117,6 +117,9 @@ SIGNATURES = (
     Signature(
         "rl_games", "fps step: ", re.compile(r"^fps step: .* epoch: \d+/\d+ frames: "), complete=True
     ),
+    Signature(
+        "NeMo Automodel", "/gpu)", re.compile(r"\btps [\d,.]+\([\d,.]+/gpu\)"), {"tps": Name("tokens_s")}
+    ),
     Signature("Coqui", "> ", re.compile(r"^\s*\| > \w+: ?[-\d]"), complete=True),
     Signature(
         "composer",
@@ -278,7 +281,6 @@ PAIRED = {
     "iterations": Name("step", order=PLURAL),
     "iters": Name("step", order=PLURAL),
     "total_timesteps": Name("step", order=15),
-    "tps": Name("tokens_s", order=3),
     "ep": Name("epoch", order=5),
     "epochs": Name("epoch", order=6),
     "batch": Name("epoch_step", order=5),
