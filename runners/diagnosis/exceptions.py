@@ -34,7 +34,7 @@ SIGNS = 2
 PLACE = 1 << 20
 """Sorts exceptions after the rules if both match one line."""
 
-_UNCAUGHT = re.compile(r"\[rank\d+\]: ")
+UNCAUGHT = re.compile(r"\[rank\d+\]: ")
 """torch's tag on uncaught exceptions."""
 _VERBOSE = re.compile(r"(?:^|[:\s\]])[VID]\d{4} \d\d:\d\d:\d\d\.\d")
 """A level of torch's logs at which tracebacks are no errors (TORCH_LOGS)."""
@@ -234,7 +234,7 @@ class Exceptions:
             printed=PrintedTraceback(line.text),
             began=line.number,
             last=(line.number, line.raw),
-            sure=_UNCAUGHT.search(prefix) is not None,
+            sure=UNCAUGHT.search(prefix) is not None,
             ignored=line.number - self._ignored.pop(where, -9) <= 2
             or _VERBOSE.search(line.raw.partition(BEGIN)[0]) is not None,
         )

@@ -14,7 +14,7 @@ from typing import Literal
 from ...presets.finding import ROLES, SEVERITIES
 from .derived_rules import fired
 from .error_lines import UNEXPLAINED, Message, Sureness
-from .exceptions import CUT_OFF, LAST, PLACE
+from .exceptions import CUT_OFF, LAST, PLACE, UNCAUGHT
 from .exits import RAISED
 from .heads import Stamp
 from .log_findings import OF_NCCL, LogFinding, failed_in, finding_of, placed
@@ -185,8 +185,13 @@ class _Case:
 
     def _is_survived(self, firsts: Collection[First]) -> bool:
         """Whether all lines are before the report that the job of their file ended well."""
-        lines = [(first.evidence.line, self.well_until.get(first.file, 0)) for first in firsts]
-        return bool(lines) and all(line < end for line, end in lines)
+        return bool(firsts) and all(self._is_before_good_end(first) for first in firsts)
+
+    def _is_before_good_end(self, first: First) -> bool:
+        """Whether the job ended well after a line. An uncaught exception needs a report of its process, too."""
+        if UNCAUGHT.search(first.evidence.text, 0, 200) and first.file not in self.exceptions.newest_exits:
+            return False
+        return first.evidence.line < self.well_until.get(first.file, 0)
 
     def _survived(self, entry: RuleHits, finding: LogFinding) -> LogFinding:
         """Return a finding that the job survived as a fact."""

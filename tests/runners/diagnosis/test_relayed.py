@@ -210,6 +210,11 @@ def test_a_failure_after_a_good_end_is_a_failure(tmp_path: Path) -> None:
     assert "ValueError: no batch" in text_of(tmp_path, lines)
     ends = ["Training completed", "train.py failed (exitcode: 1) local_rank: 1 (pid: 8) of binary: python"]
     assert "ValueError: no batch" in text_of(tmp_path, [*TRACE, "ValueError: no batch", *ends])
+    uncaught = [f"[rank1]: {line}" for line in [*TRACE, "ValueError: no batch"]]
+    assert "ValueError: no batch" in text_of(tmp_path, [*uncaught, "[launcher] trainer exited with code 0"])
+    assert "ValueError: no batch" in text_of(
+        tmp_path, [*TRACE, "ValueError: no batch", "Training completed"]
+    )
     assert not verdict_of(tmp_path, RETRIED).failed
     assert verdict_of(tmp_path, RETRIED[:2]).failed
 
