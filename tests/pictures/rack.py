@@ -38,7 +38,12 @@ class Rack(Hosts):
         gpus = f"DISTUI_NVML_LIBRARY={driver} DISTUI_FAKE_NVML_SCENARIO=$HOME/scenario"
         self.exports = f"export {gpus} VIRTUAL_ENV={root}/venv"
         super().__init__(root)
-        self.env |= {"VIRTUAL_ENV": str(root / "venv"), "TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        self.env |= {
+            "VIRTUAL_ENV": str(root / "venv"),
+            "TERM": "xterm-256color",
+            "COLORTERM": "truecolor",
+            "DISTUI_ORIENTATION": "off",
+        }
         for name in self.names:
             self._play(name)
         shutil.copy(ROOT / "presets" / "examples" / "chargpt.py", self.code / "train.py")
