@@ -180,6 +180,15 @@ class RunList(SearchableRows):
         self.searched()
 
 
+def marked_note(count: int) -> str:
+    """Return how many runs are marked, and what to do with two of them; "" without marks."""
+    if count == 1:
+        return "   1 marked: space marks another one to compare"
+    if count == 2:
+        return "   2 marked: c compares them"
+    return f"   {count} marked" if count else ""
+
+
 class RunsScreen(Screen[None]):
     """All runs that this machine knows."""
 
@@ -224,7 +233,7 @@ class RunsScreen(Screen[None]):
 
     def on_run_list_listed(self) -> None:
         shown, total = len(self.list.listed), len(self.list.all)
-        marked = f"   {len(self.list.marked)} marked" if self.list.marked else ""
+        marked = marked_note(len(self.list.marked))
         note = f"   {shown} of {total}{marked}" if self.list.words or marked else ""
         if strange := RUNS.mistake(self.list.words):
             note += f"   {strange}"
