@@ -6,6 +6,7 @@ import enum
 import functools
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -342,13 +343,19 @@ def _spinning_thread(pulses: Sequence[Pulse]) -> RankThread | None:
 
 
 def _threads_stay(pulses: Sequence[Pulse]) -> bool:
-    """Whether every thread in the user's own code is at one line in all pulses, as in a loop that only polls."""
-    places: dict[str, set[Site]] = {}
+    """Whether a thread repeats one function of the user's own Python code in all pulses, as one that only polls does."""
+    if len(pulses) < REPEATS:
+        return False
+    places: dict[str, set[tuple[str, str]]] = {}
+    loops = Counter[str]()
     for thread in (thread for pulse in pulses for thread in pulse.threads if not thread.error):
         own = next((site for site in thread.stack if own_code(site.file)), None)
         if own is not None:
-            places.setdefault(thread.name, set()).add(own)
-    return len(pulses) >= REPEATS and bool(places) and all(len(sites) == 1 for sites in places.values())
+            places.setdefault(thread.name, set()).add((own.file, own.name))
+            loops[thread.name] += thread.loops
+    samples = sum(pulse.samples for pulse in pulses)
+    repeating = [name for name, count in loops.items() if count >= REPEATS_SHARE * samples]
+    return any(len(places[name]) == 1 for name in repeating)
 
 
 def _other_threads_work(pulses: Sequence[Pulse]) -> bool:
@@ -365,7 +372,7 @@ def _moving(pulses: Sequence[Pulse]) -> str:
         return f"it {move.source.does}"
     if works(first, last):
         return "it reads or writes"
-    # The same words while it works: a finding with new evidence is raised again.
+    # These words do not change while it works: a finding with new evidence is raised again.
     return "it uses CPU time or its stack changes; it has made no step and called no collective since"
 
 

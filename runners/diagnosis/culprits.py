@@ -27,7 +27,7 @@ GPU_S = 45.0
 TOO_LONG_S = 300.0
 """Seconds before a wait for a working rank is a warning: half of the timeout of torch's NCCL groups."""
 SUSPECT_S = 60.0
-"""Seconds before that for a rank that only repeats a loop, or that waits while another thread stays at one line."""
+"""Seconds before that for a rank that only repeats a loop, or that waits while another thread does so."""
 GROWS_S, GROWS_BYTES = 60.0, 4 << 20
 """Growth of memory, within so many seconds, that shows work."""
 MOST = 3

@@ -384,7 +384,10 @@ def test_a_wait_without_end_becomes_an_alarm_whatever_the_rank_does() -> None:
     assert (
         before.text == after.text == "rank 0 works in validate(); ranks 1-3 wait for it in all_reduce #42"
     )
-    assert "it uses CPU time or its stack changes; it has made no step and called no collective since" in after.evidence
+    assert (
+        "it uses CPU time or its stack changes; it has made no step and called no collective since"
+        in after.evidence
+    )
     assert "init_process_group a longer timeout" in after.remedy
 
 

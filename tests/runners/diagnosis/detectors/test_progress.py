@@ -111,8 +111,8 @@ def test_a_thread_that_spins_does_not_hide_a_hang() -> None:
     assert any("its thread spin uses CPU time in a loop" in line for line in found.evidence)
 
 
-def test_a_thread_that_stays_at_one_line_excuses_a_sleeping_rank_for_a_minute() -> None:
-    staying = of_thread([SPIN], 0)
+def test_a_thread_that_repeats_a_function_excuses_a_sleeping_rank_for_a_minute() -> None:
+    staying = of_thread([SPIN], 4)
     assert only(beside(staying, 50.0).hang()).severity == "note"
     found = only(beside(staying, 61.0).hang())
     assert found.severity == "warning"
@@ -121,11 +121,15 @@ def test_a_thread_that_stays_at_one_line_excuses_a_sleeping_rank_for_a_minute() 
 
 def test_a_thread_that_gets_on_or_is_waited_for_excuses_it_for_five() -> None:
     moving = [
-        structs.replace(pulse, threads=(RankThread("work", (Site("/job/train.py", number, "work"),)),))
+        structs.replace(
+            pulse, threads=(RankThread("work", (Site("/job/train.py", 9, f"part_{number}"),), "", 4),)
+        )
         for number, pulse in enumerate(of_thread([SPIN], 0))
     ]
     assert only(beside(moving, 200.0).hang()).severity == "note"
     assert only(beside(of_thread([SPIN], 10, IN_JOIN), 200.0).hang()).severity == "note"
+    calls_c = of_thread([SPIN], 0)
+    assert only(beside(calls_c, 200.0).hang()).severity == "note"
 
 
 def test_a_livelock_is_a_warning_after_a_minute() -> None:
