@@ -183,6 +183,12 @@ def test_each_field_is_of_the_lowest_rank_that_reports_it() -> None:
     assert (line.step, line.loss, line.values) == (4, 1.0, {"eval/loss": 2.0})
 
 
+def test_the_step_within_an_epoch_is_no_step() -> None:
+    line = progress(running(told(epoch=4.0, epoch_step=1130, epoch_total=2502, loss=2.5)), 101.0)
+    assert (line.step, line.fraction, line.eta_s) == (None, None, None)
+    assert dict(parts(line))["epoch"] == "epoch 4: 1,130 / 2,502"
+
+
 def test_a_loss_that_is_nan_is_shown_as_such() -> None:
     state = running(told(rank=0, step=4, not_finite={"loss": "nan"}), told(rank=1, loss=1.0))
     line = progress(state, 100.0)

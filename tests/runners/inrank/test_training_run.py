@@ -30,3 +30,16 @@ async def test_a_progress_bar_of_a_command(tmp_path: Path) -> None:
         sample = run.state.training[0]
         assert (sample.total, sample.sources["loss"]) == (60, "output: tqdm")
         assert sample.loss == pytest.approx(3 - (sample.step or 0) / 60, abs=1e-3)
+
+
+@pytest.mark.real
+async def test_the_last_lines_before_the_end_are_kept(tmp_path: Path) -> None:
+    """They are printed after the last sample of the run."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time\ntime.sleep(3)\nfor step in range(1, 101):\n    print(f'step {step}/100 loss 0.5', flush=True)\n"
+    )
+    async with driven(execute(sys.executable, str(script))) as run:
+        await run.until(lambda s: s.phase.ended)
+        sample = run.state.training[0]
+        assert (sample.step, sample.total) == (100, 100)
