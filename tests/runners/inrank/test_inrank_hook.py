@@ -73,6 +73,16 @@ def answers(place: Path, python: str) -> None:
         assert started.read("out") == "begun\n"
 
 
+@pytest.mark.real
+def test_its_last_message_says_that_the_interpreter_ends(place: Path) -> None:
+    with rank(place, WAITS) as started:
+        asking = Asking(started.socket)
+        assert asking.hear()["rank"] == "0"
+        assert started.ends() == 0
+        assert asking.hear() == {"push": "leaving"}
+        asking.close()
+
+
 IN_TORCH = """
 import sys, threading, torch
 dumps = next(module for name, module in sys.modules.items() if name.endswith("memory_dump"))
