@@ -133,7 +133,7 @@ SIGNATURES = (
 
 
 class Position(NamedTuple):
-    """Where a line writes its place in the training; the groups of the pattern are fields."""
+    """Pattern of a place in the training, such as "Epoch [4/100] [1130/2502]". Its groups are fields."""
 
     word: str
     """Text in each such line."""

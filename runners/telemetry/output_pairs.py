@@ -30,7 +30,7 @@ _UNIT = (
 _NUMBER = re.compile(
     rf"(?=[-+.\dnNiI])(?<![\w.])(?<!\d:)(?P<value>{NUMBER})(?:(?<=nan)\.0)?(?P<unit>{_UNIT})?(?(unit)(?!\w|\s*[:=])|(?!\w|\.\w|:\d\d|-\d))"
 )
-"""A number and its unit. What is glued to other characters is none: "0.88Epoch", "12:30", a date, a range."""
+"""A number and its unit. It excludes "0.88Epoch", "12:30", dates and ranges."""
 _LABEL = re.compile(
     r"(?P<label>[A-Za-z][\w./ -]*?|\[[A-Za-z][\w ./-]*\])\s*"
     r"(?:\((?P<unit>[^()]{1,24})\))?[\"']?\s*(?P<sep>:?[:=]?)\s*[\"'\[({#]*$"

@@ -78,7 +78,7 @@ FILLERS = frozenset(
 )
 """Words before a name that do not change its meaning."""
 HEADING = "output: heading"
-"""Source of an epoch on a line of its own."""
+"""Source of an epoch on a separate line."""
 _STYLES = {":": "key: value", "=": "key=value", "": "key value"}
 """Most frequent separator of a line → name of the source."""
 _FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
@@ -208,7 +208,7 @@ def _of_training(pair: Pair, field: str, value: float, evaluates: bool) -> bool:
 
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])|[\[\]]")
-"""Where a name such as "LearningRate" is split."""
+"""Boundaries between the words of a name such as "LearningRate"."""
 
 
 @functools.lru_cache(maxsize=4096)
