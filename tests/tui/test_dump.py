@@ -90,6 +90,30 @@ def test_stacks_take_the_width_and_keep_the_end_of_paths(width: int) -> None:
         assert "/data/me/projects/language-models/experiments/2026-11/llama/train.py:410" in lines[3]
 
 
+def test_other_threads_follow_the_main_ones_without_those_of_distui() -> None:
+    def answer(*names: str) -> str:
+        head = "Thread 0x02 (most recent call first):"
+        others = [f'{head}\n  File "{name}", line 7 in work' for name in names]
+        return "\n\n".join([*others, stack((50, "step"))])
+
+    texts = {
+        "0": answer("/srv/feed.py", "/usr/lib/python3.12/threading.py"),
+        "1": answer("/srv/feed.py", "/opt/distui/runners/inrank/control.py"),
+    }
+    assert plain(dumps.merged_rows("stacks", texts)) == [
+        "2 ranks: 0-1",
+        "▏   step  /srv/train.py:50",
+        "",
+        "2 other threads of ranks 0, 1",
+        "▏   work  /srv/feed.py:7",
+        "",
+        "another thread of rank 0",
+        "    work  /usr/lib/python3.12/threading.py:7",
+        "",
+        "▏ your code",
+    ]
+
+
 @for_each(
     ("path", "own"),
     [
