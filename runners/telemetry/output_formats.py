@@ -224,7 +224,7 @@ POSITIONS = (
 )
 """In order of precedence; the first match counts."""
 
-WORK = re.compile(r"\breturns?\b|reward|episod", re.IGNORECASE)
+REINFORCEMENT = re.compile(r"\breturns?\b|reward|episod", re.IGNORECASE)
 """Names of values of reinforcement learning, next to which a step is the training's."""
 TRAINS = re.compile(r"\b[Tt]rain(?:ing)?\b[\s,:\])]*[Ee]poch")
 """Words on a line whose epoch and step are the training's."""

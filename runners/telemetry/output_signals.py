@@ -20,9 +20,9 @@ from .output_formats import (
     PAIRED,
     PLURAL,
     POSITIONS,
+    REINFORCEMENT,
     SIGNATURES,
     TRAINS,
-    WORK,
     Position,
     Signature,
 )
@@ -419,7 +419,9 @@ def _steps(text: str, made: _Made, fields: set[str]) -> bool:
     has_total = any(pair.total for each, pair in made if each.field in ("step", "epoch_step"))
     if has_total and ("step_s" in fields or any(_is_global(pair) for _, pair in made)):
         return True
-    if any(WORK.search(pair.label) for _, pair in made) and any(_is_global(pair) for _, pair in made):
+    if any(REINFORCEMENT.search(pair.label) for _, pair in made) and any(
+        _is_global(pair) for _, pair in made
+    ):
         return True
     if has_total and _names_a_loss(made):
         return True
