@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import tempfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,8 +14,11 @@ from textual.app import App, SuspendNotSupported
 
 from ..presets import base_dirs
 from ..presets.base_dirs import private_folder
-from ..presets.plurals import plural
+from ..presets.sanitize import clean_text
 from ..runners.run import file_io
+
+MOST_QUOTED = 80
+"""Columns of a copied line in the notification."""
 
 
 def lend(app: App[None], argv: Sequence[str]) -> int | None:
@@ -48,7 +52,16 @@ def copy(app: App[None], text: str) -> None:
     except OSError as error:
         app.notify(f"copied to the clipboard only: {error}", severity="warning")
         return
-    app.notify(f"{plural(text.count(chr(10)) + 1, 'line')} copied, also to {path}")
+    app.notify(f"{_copied_text(text)}, also to {path}")
+
+
+def _copied_text(text: str) -> str:
+    """Return the number of copied lines, and the beginning of a single line."""
+    lines = text.count("\n") + 1
+    if lines > 1:
+        return f"{lines} lines copied"
+    quoted = textwrap.shorten(clean_text(text), MOST_QUOTED, placeholder=" …")
+    return f'1 line copied ("{quoted}")'
 
 
 def shell_argv(host: str, environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:

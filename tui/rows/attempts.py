@@ -20,6 +20,7 @@ from .findings import Item, items
 from .frame import CONNECTING, Frame
 from .glyphs import Cell, Row, clip, fit, hang, labelled, row_width, wrap
 from .pane_filters import fitting_events
+from .remedy import remedy_text
 from .run_status import remains
 
 
@@ -80,7 +81,7 @@ def _end_remedies(state: RunState, cause: FirstCause | None, width: int) -> list
             glyph, style = glyphs.severity(finding)
             rows += labelled((f" {glyph} ", style), clean_text(finding.text), width - 1)
         if finding.remedy:
-            rows += labelled(("   → ", "accent"), clean_text(finding.remedy), width - 1, "accent")
+            rows += labelled(("   → ", "accent"), clean_text(remedy_text(finding)), width - 1, "accent")
     return rows
 
 

@@ -15,6 +15,7 @@ from .attempts import cause_text, is_found
 from .findings import Item, items, place, since_text
 from .frame import Frame, LinkPhase, names, silent
 from .glyphs import Row, labelled
+from .remedy import remedy_text
 
 SHOWS_ALL = "6 shows all"
 """The key of the findings pane, for screens that show only some findings."""
@@ -41,6 +42,11 @@ def banner_rows(frame: Frame, width: int, most: int, findings: bool = True) -> l
     return fitted(
         [*_of_link(frame), *_failure(frame), *(_of_findings(frame) if findings else ())], width, most
     )
+
+
+def banner_remedy(frame: Frame) -> str:
+    """Return the remedy of the worst finding of the banner; "" without one."""
+    return next((statement.remedy for statement in _of_findings(frame) if statement.remedy), "")
 
 
 def fitted(statements: Sequence[Statement], width: int, most: int) -> list[Row]:
@@ -155,4 +161,4 @@ def _of_item(frame: Frame, item: Item) -> Statement:
     elif not named:
         where = f"rank {finding.rank}: "
     since = "" if finding.since is None else f" · since {since_text(frame, finding)}"
-    return Statement(glyph, style, f"{where}{finding.text}{since}", finding.remedy)
+    return Statement(glyph, style, f"{where}{finding.text}{since}", remedy_text(finding))

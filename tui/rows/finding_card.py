@@ -17,6 +17,7 @@ from .findings import Item, ranks_of, seconds_since, sentence, since_text
 from .frame import Frame, names
 from .glyphs import Row, clip, fit, labelled, wrap
 from .log import named
+from .remedy import remedy_text
 from .tabs import ClickableRow, ClickArea
 
 _EACH = 12
@@ -106,7 +107,7 @@ def card(frame: Frame, item: Item, width: int, unfolded: bool, keys: Mapping[str
         head = (f"{glyph} ", style)
     rows = labelled(head, sentence(item), width, "dim" if quiet else "head")
     if item.first.remedy and not item.follows:
-        remedy = clean_text(item.first.remedy)
+        remedy = clean_text(remedy_text(item.first))
         rows += labelled((f"{_INDENT}→ ", "accent"), remedy, width, "accent")
     facts, offered = _facts(frame, item), buttons(frame, item, unfolded)
     row = _key_row(facts, offered, keys)

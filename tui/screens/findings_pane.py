@@ -22,6 +22,7 @@ from ..rows.findings import Item, alarms, coverage_rows, items, no_findings
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.pane_filters import FINDINGS, filter_note
+from ..rows.remedy import remedy_text
 from .panes import Pane
 
 
@@ -149,7 +150,7 @@ class FindingCards(Pane):
         """Copy the command of the remedy; its sentence if it has none, or that of the finding."""
         if self.current is not None:
             finding = self.current.first
-            copy(self.app, command_of(finding.remedy) or finding.remedy or finding.text)
+            copy(self.app, command_of(finding.remedy) or remedy_text(finding) or finding.text)
 
 
 def _below(frame: Frame, width: int, found: bool) -> list[Row]:

@@ -27,6 +27,7 @@ from ...runners.watch.foreign_jobs import pids_of, scan
 from ..rows.communicators import by_size, communicator_card
 from ..rows.glyphs import plain
 from ..rows.nccl_nodes import node_rows
+from ..rows.remedy import remedy_text
 from ..terminal import answer
 
 SHOWN = 8
@@ -120,7 +121,7 @@ def _of_detector(finding: Finding, state: RunState) -> list[str]:
     if finding.since is not None:
         lines.append(f"      since {time_of_day(finding.since, utc=True)}")
     lines += [f"      {line}" for line in finding.evidence]
-    return [*lines, f"      Fix: {finding.remedy}"] if finding.remedy else lines
+    return [*lines, f"      Fix: {remedy_text(finding)}"] if finding.remedy else lines
 
 
 def text(reading: Reading, verdict: Verdict) -> list[str]:
