@@ -34,7 +34,10 @@ def why_empty(state: RunState, reading: str = "") -> str:
     if uses_gloo(state):
         if state.phase.ended:
             return "The backend is gloo: no NCCL data."
-        return "The backend is gloo: no NCCL data. d raises c10d's logging, whose lines are in the log (3)."
+        return (
+            "The backend is gloo: no NCCL data. d raises c10d's logging. It writes lines to the log (3) if a process "
+            "group or a DDP model is created, and usually none while steps run."
+        )
     if reading:
         return reading
     if not (state.live or state.phase.ended):
