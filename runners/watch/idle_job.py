@@ -25,7 +25,7 @@ from .scan_changes import Watched
 QUIET_S = 60.0
 """Seconds without work and output after which idle ranks are reported even if none is seen to wait for another."""
 TOO_LONG_S = 300.0
-"""The same if other ranks work."""
+"""Seconds after which idle ranks are reported while other ranks work."""
 FRAMES = 6
 """Innermost frames of a stack in the evidence."""
 SOURCE = "stacks by py-spy, CPU time and bytes from /proc"

@@ -26,7 +26,7 @@ from .outside_waits import with_waits
 IDLE_S = 30.0
 """Seconds without work and without output before py-spy is used."""
 FOLLOWS_S = 10.0
-"""The same for the other ranks, as soon as one rank has been idle for IDLE_S."""
+"""Seconds for each other rank, as soon as one rank has been idle for IDLE_S."""
 SECOND_S, SELDOM_S = 30.0, 300.0
 """Seconds from the first dump of an idle rank to the second one, and between later ones."""
 MAIN_SHARE, PROCESS_SHARE = 0.01, 0.05
