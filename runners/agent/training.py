@@ -32,12 +32,10 @@ NEEDLES = (
         b"iter",
         b"Iter",
         b"poch",
-        b"POCH",
         b"tok",
         b"atch",
         b"/s",
         b"s/it",
-        b"earning",
     ),
 )
 """Texts in lines with signals: those with a loss, and others."""

@@ -103,7 +103,8 @@ def test_no_line_takes_long() -> None:
         "loss: " + " " * 50_000 + "1", "\x1b[" * 20_000 + "loss", "loss: 1," * 5000,
         "a-" * 5000 + "loss 1", "1/" * 5000 + " loss",
         "Epoch 1" + " " * 5000 + "] loss", "Epoch 1/" * 700 + "] loss", "loss " + "━━━ " * 1400 + "1/2",
-        "50%| " * 1100 + "<[/ step", "1it [" * 1100 + " step", "| loss | 1 |\n" * 450, "epoch a b\n" + "1 1 1\n" * 900, "loss 5% (" * 600 + "(1/2)",
+        "50%| " * 1100 + "<[/ step", "1it [" * 1100 + " step",
+        "| loss | 1 |\n" * 450, "epoch a b\n" + "1 1 1\n" * 900, "loss 5% (" * 600 + "(1/2)",
     ):  # fmt: skip
         began = time.thread_time()
         signals(line)
