@@ -76,30 +76,32 @@ def default_ids(table: str) -> tuple[str, ...]:
     return tuple(column.id for column in TABLES[table] if not column.optional)
 
 
-def default_choice(choice: ColumnChoice) -> ColumnChoice:
-    """Return the default: all columns that fit, in the order of the table."""
+def default_choice(choice: ColumnChoice, fitting: Collection[str]) -> ColumnChoice:
+    """Return the default: the columns that are `fitting`, in the order of the table."""
     every = tuple(column.id for column in TABLES[choice.table])
-    return ColumnChoice(choice.table, every, frozenset(default_ids(choice.table)))
+    return ColumnChoice(choice.table, every, frozenset(fitting) | {ALWAYS[choice.table]})
 
 
 def choice_rows(choice: ColumnChoice, width: int, absent: Collection[str] = ()) -> list[Row]:
-    """Return one row per column: place, title, sort mark, description. `absent` columns do not apply to this run."""
+    """Return one row per column: whether it is shown, title, sort mark, description.
+
+    `absent` columns do not apply to this run, so the table leaves them out.
+    """
     arrow = "▾" if choice.reverse else "▴"
     rows: list[Row] = []
-    place = 0
     for id in choice.order:
         column = by_id(choice.table, id)
         assert column is not None
-        on = id in choice.shown
-        place += on
+        is_chosen = id in choice.shown
+        on = is_chosen and id not in absent
         mark = arrow if choice.sort == id else " "
         about = column.about + (" (not in this run)" if id in absent else "")
         rows.append(
             (
-                (f"{place:>2} " if on else "   ", "accent"),
+                ("[x] " if is_chosen else "[ ] ", "accent" if on else "dim"),
                 (fit(column.title, 9), "head" if on else "dim"),
                 (f"{mark} ", "accent"),
-                (fit(about, max(8, width - 15)), "text" if on else "dim"),
+                (fit(about, max(8, width - 16)), "text" if on else "dim"),
             )
         )
     return rows

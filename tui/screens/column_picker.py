@@ -23,30 +23,28 @@ class _ColumnRows(ChoiceRows):
 
 
 class ColumnPicker(RowsModal[ColumnChoice | None]):
-    """Asks for columns, their order and the sort column; returns the choice, or None."""
+    """Asks for columns, their order and the sort column; returns the choice, or None if nothing was changed."""
 
     WIDEST: ClassVar[int] = 100
     BINDINGS: ClassVar[list[Binding]] = [  # type: ignore[assignment]
-        Binding("escape,q", "dismiss", "cancel", id="columns.cancel"),
         Binding("space", "show_column", "show or hide"),
         Binding("J", "change(1)", "move down"),
         Binding("K", "change(-1)", "move up"),
         Binding("s", "sort", "sort by it"),
         Binding("u", "undo", "as distui chooses"),
-        Binding("enter", "keep", "keep"),
+        Binding("enter,escape,q", "keep", "keep", id="columns.keep"),
     ]
 
-    def __init__(self, choice: ColumnChoice, absent: Collection[str]) -> None:
-        """Create the dialog; `absent` columns do not apply to this run."""
-        self.choice = choice
-        self._absent = absent
+    def __init__(self, choice: ColumnChoice, absent: Collection[str], fitting: Collection[str]) -> None:
+        """Create the dialog. `absent` columns do not apply to this run; `fitting` ones are distui's choice."""
+        self.choice = self._first = choice
+        self._absent, self._fitting = absent, fitting
         keys = key_row(
             ("space", " show or hide   "),
             ("← →", " order   "),
             ("s", " sort   "),
             ("u", " as distui chooses   "),
-            ("Enter", " keep   "),
-            ("esc", " cancel"),
+            ("Enter, esc", " keep"),
         )
         noun = "GPU" if choice.table == "gpus" else "rank"
         view = _ColumnRows(id="modal-rows", cursor=True)
@@ -80,7 +78,8 @@ class ColumnPicker(RowsModal[ColumnChoice | None]):
 
     def action_undo(self) -> None:
         """Reset to all columns that fit, in distui's order."""
-        self._show(default_choice(self.choice))
+        self._show(default_choice(self.choice, self._fitting))
 
     def action_keep(self) -> None:
-        self.dismiss(self.choice)
+        """Keep the changes, also on Esc: each of them can be seen in the dialog, and `u` takes all back."""
+        self.dismiss(None if self.choice == self._first else self.choice)

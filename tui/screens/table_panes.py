@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from msgspec import structs
 from textual.binding import Binding
 from textual.events import Click
 from textual.message import Message
@@ -14,7 +15,7 @@ from textual.signal import Signal
 from ...runners.run.model import RunPhase
 from ..keys import bindings
 from ..rows.column_choice import ColumnChoice, begin_choice, default_ids
-from ..rows.columns import TABLES, by_id
+from ..rows.columns import by_id
 from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.pane_filters import filter_note
@@ -137,16 +138,21 @@ class TablePane(Pane):
         if self.frame is None:
             return
         gone = absent(self.frame, self.name_)
-        optional = {column.id for column in TABLES[self.name_] if column.optional}
-        on_screen = {id for _, _, id in self.table.areas} or set(default_ids(self.name_))
+        fitting = self._fitting(self.frame) | (gone & set(default_ids(self.name_)))
         choice = begin_choice(
             self.name_,
             self._chosen("columns"),
-            on_screen | (gone - optional),
+            fitting,
             self._chosen("sort"),
             self._chosen("reverse"),
         )
-        self.app.push_screen(ColumnPicker(choice, gone), self._columns_chosen)
+        self.app.push_screen(ColumnPicker(choice, gone, fitting), self._columns_chosen)
+
+    def _fitting(self, frame: Frame) -> set[str]:
+        """Return the ids of the columns that the table shows if the user chooses none."""
+        view = structs.replace(frame.view, **{f"{self.prefix}columns": ()})
+        table = self.make(replace(frame, view=view), self.columns - 1, 0, 1, 0)
+        return {id for _, _, id in table.areas} or set(default_ids(self.name_))
 
     def _columns_chosen(self, choice: ColumnChoice | None) -> None:
         """Show the chosen columns, and keep them for later cockpits."""
