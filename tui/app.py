@@ -111,6 +111,7 @@ class CockpitApp(Cockpit):
         self._first = run_id
         self._orients = orientation
         self._list_place = ListPlace()
+        self._came_from_list = False
         self._keys = keys if keys is not None else keymap_path()
         for theme in THEMES:
             self.register_theme(theme)
@@ -274,6 +275,11 @@ class CockpitApp(Cockpit):
         if not isinstance(self.screen, RunsScreen):
             self.push_screen(RunsScreen(self._list_place))
 
+    def return_to_list(self) -> None:
+        """Show the list of runs if the run on the screen was opened from it."""
+        if self._came_from_list:
+            self.action_runs()
+
     def action_leave_place(self) -> None:
         """Return from a screen outside the run to the previous one; the first screen stays."""
         if len(self.screen_stack) > 2:
@@ -284,6 +290,7 @@ class CockpitApp(Cockpit):
             background(self, "elsewhere", self._open_elsewhere(event.run), exclusive=True)
             return
         places = [at for at, screen in enumerate(self.screen_stack) if isinstance(screen, RunScreen)]
+        self._came_from_list = True
         if self.current is None or event.run != self.current.id or not places:
             self.open_run(event.run)
             return

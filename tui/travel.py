@@ -10,6 +10,7 @@ from textual.app import App
 from ..runners.run.answers import MetricsWindow
 from ..runners.run.commands import ReadMetrics
 from ..runners.run.errors import RunError
+from ..runners.run.formatting import duration_exact
 from ..runners.run.model import CaughtUp, Stamped
 from ..runners.run.state import RunState
 from ..runners.run.wire.client import LinkError, new_id, paced
@@ -131,6 +132,8 @@ class Travel:
             self._ask(self.at)
 
     def _show(self, at: float) -> None:
+        if at < self._timeline.begin:
+            self._say_begin()
         self.at = max(self._timeline.begin, min(at, self._latest()))
         self._state = self._timeline.state_at(self.at)
         begin, end, window = self._window
@@ -140,6 +143,15 @@ class Travel:
             put_samples(self._state, MetricsWindow(""), self.at, self._follower.state)
             self._ask(self.at)
         self._publish()
+
+    def _say_begin(self) -> None:
+        """Report that the screen moves less than requested, since the run has no earlier time."""
+        shown = self._latest() if self.at is None else self.at
+        moved_s = shown - self._timeline.begin
+        if moved_s < 1:
+            self._app.notify("this is the beginning of the run")
+        else:
+            self._app.notify(f"moved {duration_exact(moved_s)} only: this is the beginning of the run")
 
     # --- what the node is asked
 

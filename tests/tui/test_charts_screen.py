@@ -154,6 +154,31 @@ async def test_the_values_of_an_ended_run_are_final(rig: Start) -> None:
         await it.until(lambda: "SUCCEEDED" in it.screen() and "· END" in it.screen())
         assert "step time" in it.screen()
         assert " ago" not in it.screen()
+        await it.press("4")
+        await it.until(lambda: "─ whole run ·" in it.screen())
+        await it.press("plus")
+        await it.until(lambda: "─ last 60 s ·" in it.screen())
+
+
+async def test_the_slash_finds_a_metric_and_draws_its_chart_first(rig: Start) -> None:
+    async with shown(curved(rig), 120, 40) as it:
+        await it.press("4")
+        await started(it)
+        assert titles(it).popitem()[0] != "loss"
+        await it.press("slash", *"loss", "enter")
+        first = r"╮\n│loss \S+ · p50"
+        await it.until(lambda: re.search(first, it.screen()))
+        assert it.app.view.pane == "curves"
+        await it.press("escape")
+        await it.until(lambda: "│step time" in it.screen())
+        assert "[4 Curves]" in it.screen(), "esc only returned to the usual order"
+
+
+async def test_the_slash_says_that_a_pane_has_no_list(rig: Start) -> None:
+    async with shown(curved(rig), 120, 40) as it:
+        await it.press("5", "slash")
+        await it.until(lambda: "This pane has no list to filter" in it.told())
+        assert len(it.app.screen_stack) == 2
 
 
 async def test_ranks_over_time_are_drawn_once(rig: Start) -> None:

@@ -76,6 +76,31 @@ async def test_the_cursor_reaches_each_card_and_shows_it_whole(rig: Start, size:
         assert cards.current.first.id == "hang-not-joined"
 
 
+AT_LINE = Finding(
+    "died-exception",
+    "error",
+    "rank 1 raised ValueError: bad shard at crash.py:9",
+    role="cause",
+    rank=1,
+    remedy="check what the script does at that line",
+    evidence=("rank 1 ended with exit code 1", "raised at /w/crash.py:9"),
+)
+
+
+@pytest.mark.parametrize("keys", [("6", "y"), ("1", "y")])
+async def test_the_remedy_names_file_and_line_wherever_it_is_copied(
+    rig: Start, keys: tuple[str, ...]
+) -> None:
+    """In the overview the ranks have the focus, which have nothing to copy: the remedy of the banner is copied."""
+    remedy = "check what the script does at /w/crash.py:9"
+    it = rig(told.running(told.facts(), AT_LINE))
+    async with shown(it, 120, 40):
+        await it.until(lambda: remedy in it.screen())
+        await it.press(*keys)
+        await it.until(lambda: f'1 line copied ("{remedy}"), also to' in it.told())
+        assert it.app.clipboard == remedy
+
+
 async def test_y_copies_the_command_of_the_remedy(rig: Start) -> None:
     stuck = Finding(
         "hang-lock", "error", "rank 1 is blocked", remedy="press w (`distui dump night stacks`)"

@@ -181,6 +181,27 @@ async def test_esc_ends_the_filter_first_and_then_goes_back(rig: Start) -> None:
         assert isinstance(it.app.screen, RunScreen)
 
 
+async def test_a_click_on_the_selected_run_opens_it_and_esc_returns_to_the_list(rig: Start) -> None:
+    async with shown(rig(play.running(), runs=several_runs()), 120, 30) as it:
+        await it.until(lambda: "RUNNING" in it.screen())
+        await it.press("escape")
+        assert isinstance(it.app.screen, RunScreen), "it was not opened from the list"
+        await it.press("R")
+        runs = screen_of(it).list
+        await it.pilot.click(runs, offset=(5, 2))
+        assert runs.current is not None
+        chosen = runs.current.id
+        assert isinstance(it.app.screen, RunsScreen)
+        await it.pilot.click(runs, offset=(5, 2))
+        await it.until(lambda: isinstance(it.app.screen, RunScreen))
+        assert it.source.opened[-1] == chosen
+        await it.press("2", "escape")
+        await it.until(lambda: "[1 Overview]" in it.screen())
+        await it.press("escape")
+        await it.until(lambda: isinstance(it.app.screen, RunsScreen))
+        assert screen_of(it).list.current.id == chosen
+
+
 async def test_s_and_a_click_on_the_head_order(rig: Start) -> None:
     async with shown(rig(play.running(), runs=several_runs()), 160, 30) as it:
         await it.until(lambda: "RUNNING" in it.screen())

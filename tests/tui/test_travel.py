@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import msgspec
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
 from each import for_each
+from msgspec.structs import replace
 from test_rows import line_of
 
 from distui.presets.finding import Finding
@@ -292,6 +294,59 @@ async def test_brackets_move_the_whole_cockpit_and_escape_comes_back(rig: Start)
         await it.until(lambda: "STARTING" in it.screen())
         await it.press("escape")
         await it.until(lambda: "PAST" not in it.screen() and "attempt 2" in it.screen())
+
+
+async def test_a_move_past_the_beginning_says_how_far_it_went(rig: Start) -> None:
+    async with shown(travelling(rig), 140, 40) as it:
+        await started(it)
+        await it.press("4", "left_parenthesis")
+        await it.until(lambda: "PAST 22:13:20" in it.screen())
+        await it.until(lambda: "moved 2 min 5 s only: this is the beginning of the run" in it.told())
+        await it.press("left_square_bracket")
+        await it.until(lambda: it.told().endswith("\nThis is the beginning of the run"))
+
+
+class AfterTheStart(Kept):
+    """Has curves that begin 20 seconds after the run."""
+
+    async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
+        window = await super().read_metrics(ask)
+        late = [
+            replace(series, mean=tuple(value if value >= 20 else None for value in series.mean))
+            for series in window.series
+        ]
+        return replace(window, series=tuple(late))
+
+
+async def test_titles_of_a_past_moment_have_no_later_value(rig: Start) -> None:
+    it = rig(eventful())
+    old = it.link
+    it.source.link = AfterTheStart(old.run_dir, old.script, old.readonly)
+    async with shown(it, 140, 40):
+        await started(it)
+        await it.press("4")
+        it.run.travel.go_to("22:14:05")
+        await it.until(lambda: "GPU util 45%" in it.screen())
+        it.run.travel.go_to("start")
+        await it.until(lambda: "PAST 22:13:20" in it.screen() and "GPU util n/a · p50" in it.screen())
+
+
+async def test_the_screen_shows_one_time_and_one_escape_returns_to_live(rig: Start) -> None:
+    async with shown(travelling(rig), 140, 40) as it:
+        await started(it)
+        await it.press("4")
+        await it.until(lambda: "p50" in it.screen())
+        await it.pilot.click("#curves", offset=(30, 8))
+        await it.until(lambda: re.search(r"live \S+ · 22:1\d:\d\d", it.screen()))
+        await it.press("left_square_bracket")
+        await it.until(lambda: "PAST 22:1" in it.screen())
+        await it.until(lambda: not re.search(r"past \S+ · 22:1", it.screen()))
+        await it.press("left", "left")
+        await it.until(lambda: re.search(r"past \S+ · 22:1\d:\d\d", it.screen()))
+        await it.press("escape")
+        await it.until(lambda: "PAST" not in it.screen())
+        await it.until(lambda: not re.search(r"live \S+ · 22:1", it.screen()))
+        assert "[4 Curves]" in it.screen()
 
 
 async def test_the_tables_show_the_samples_of_that_second(rig: Start) -> None:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...presets.sanitize import clean_text
+from ...runners.diagnosis.remedy_commands import command_of
 from ...runners.run.formatting import agreeing, duration_short, listed, spans_text
 from ...runners.run.model import LinkState
 from . import glyphs
@@ -15,7 +16,7 @@ from .attempts import cause_text, is_found
 from .findings import Item, items, place, since_text
 from .frame import Frame, LinkPhase, names, silent
 from .glyphs import Row, labelled
-from .remedy import remedy_text
+from .remedy import remedy_text, with_keys
 
 SHOWS_ALL = "6 shows all"
 """The key of the findings pane, for screens that show only some findings."""
@@ -45,8 +46,11 @@ def banner_rows(frame: Frame, width: int, most: int, findings: bool = True) -> l
 
 
 def banner_remedy(frame: Frame) -> str:
-    """Return the remedy of the worst finding of the banner; "" without one."""
-    return next((statement.remedy for statement in _of_findings(frame) if statement.remedy), "")
+    """Return the command of the remedy in the banner, else its sentence; "" without a remedy."""
+    for item in _shown_items(frame):
+        if item.first.remedy:
+            return command_of(item.first.remedy) or remedy_text(item.first)
+    return ""
 
 
 def fitted(statements: Sequence[Statement], width: int, most: int) -> list[Row]:
@@ -140,13 +144,15 @@ def _gpu_problems(frame: Frame) -> list[Statement]:
     ]
 
 
+def _shown_items(frame: Frame) -> list[Item]:
+    """Return the kinds of findings, the worst first. Symptoms of a shown cause appear only in the findings pane."""
+    known = items(frame.state.findings.values())
+    return [item for item in known if not item.follows and not item.first.quiet]
+
+
 def _of_findings(frame: Frame) -> list[Statement]:
-    """Return one statement per kind, the worst first. Symptoms of a shown cause appear only in the findings pane."""
-    return [
-        _of_item(frame, item)
-        for item in items(frame.state.findings.values())
-        if not item.follows and not item.first.quiet
-    ]
+    """Return one statement per kind of findings."""
+    return [_of_item(frame, item) for item in _shown_items(frame)]
 
 
 def _of_item(frame: Frame, item: Item) -> Statement:
@@ -161,4 +167,4 @@ def _of_item(frame: Frame, item: Item) -> Statement:
     elif not named:
         where = f"rank {finding.rank}: "
     since = "" if finding.since is None else f" · since {since_text(frame, finding)}"
-    return Statement(glyph, style, f"{where}{finding.text}{since}", remedy_text(finding))
+    return Statement(glyph, style, f"{where}{finding.text}{since}", with_keys(remedy_text(finding)))

@@ -16,3 +16,8 @@ def remedy_text(finding: Finding) -> str:
         if place := _PLACE.match(line):
             return re.sub(r"\bthat line\b", lambda _: place[1], finding.remedy)
     return finding.remedy
+
+
+def with_keys(remedy: str) -> str:
+    """Name the cockpit's key instead of the command that dumps stacks."""
+    return re.sub(r"`distui dump stacks[^`]*`", "the stacks (key w)", remedy)

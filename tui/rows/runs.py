@@ -73,11 +73,17 @@ class RunEntry(Struct, frozen=True, kw_only=True):
         return structs.replace(self, age_s=elapsed(self.began, now), ended_s=elapsed(self.ended, now))
 
 
+UNRECORDED = "agent and runner are gone, and no end was recorded: a reboot, or all was killed"
+"""Why a run is lost."""
+
+
 def entry_of(
     entry: Entry, history: History, phase: RunPhase, figures: RunFigures, notes: RunNotes
 ) -> RunEntry:
     """Return the entry of a run of this machine, without its ages. `notes`: the user's tags and note."""
     state = history.state
+    if phase is RunPhase.LOST and not figures.finding:
+        figures = structs.replace(figures, finding=UNRECORDED)
     return RunEntry(
         id=entry.record.run,
         name=entry.record.name,

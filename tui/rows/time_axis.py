@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from ...runners.run.formatting import duration_short
+from ...runners.run.formatting import duration_short, duration_text
 from ...runners.telemetry.curves import NICE_S
 from ...runners.telemetry.quantity_text import count_short
 from .glyphs import Row
@@ -121,6 +121,13 @@ class BucketRange(Struct, frozen=True):
         """Return the bucket of a time; None outside."""
         number = math.floor((when - self.begin) / self.seconds)
         return number if 0 <= number < self.size else None
+
+    def complete_by(self, when: float) -> int:
+        """Return the number of buckets whose samples are all at or before a time; a bucket of one second is a sample."""
+        number = math.floor((when - self.begin) / self.seconds)
+        if self.seconds <= 1:
+            number += 1
+        return min(self.size, max(0, number))
 
 
 def buckets_of(span: Span, across: int) -> BucketRange:
@@ -240,3 +247,10 @@ def tick_row(span: Span, stroke: str, until: float = math.inf) -> Row:
 def window_text(word: str, window: Window) -> str:
     """Return "live 5m": the state of time, and the length of the window."""
     return f"{word} {duration_short(window.seconds)}"
+
+
+def ended_window_text(first: float, window: Window) -> str:
+    """Return which part of an ended run is shown, by the time of its `first` sample: "whole run" or "last 5 min"."""
+    if window.begin <= first:
+        return "whole run"
+    return f"last {duration_text(window.seconds)}"

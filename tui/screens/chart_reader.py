@@ -192,7 +192,10 @@ class ChartReader:
         return shown.low[at] != shown.high[at]
 
     def _until_now(self, values: Values) -> Values:
-        """Return the values of the buckets up to the current one."""
+        """Return the values of the buckets up to the shown time: the past moment, else the current time."""
+        moment = self._frame.moment
+        if moment is not None:
+            return values[: self._buckets.complete_by(moment.at)]
         until = self._buckets.at(latest(self._frame))
         end = self._buckets.size if until is None else until + 1
         return values[:end]

@@ -46,6 +46,10 @@ class Cockpit(PacedApp):
         """Show this run instead of the current one."""
         raise NotImplementedError
 
+    def return_to_list(self) -> None:
+        """Show the list of runs if the run on the screen was opened from it."""
+        raise NotImplementedError
+
     def rerun(self, run: str, name: str) -> None:
         """Ask whether to start an ended run again, with what differs from its launch."""
         raise NotImplementedError

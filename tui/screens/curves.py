@@ -46,13 +46,12 @@ from ..rows.time_axis import (
     folded,
     mean,
     span_of,
-    window_text,
 )
 from ..rows.value_axis import Axis
 from .chart_reader import ChartReader, Letters, legend_row, node_letters, rank_letters
 from .crosshair import Crosshair
-from .history_pane import HistoryPane, chart_mode, is_live, time_word
-from .metric_picker import MetricPicker
+from .history_pane import HistoryPane, chart_mode, is_live, shown_time
+from .metric_picker import MetricFinder, MetricPicker
 from .rank_strip import rank_time
 
 TREND_CELLS = 8
@@ -80,8 +79,12 @@ class CurveStrip(HistoryPane):
         """Whether the horizontal axis is one of steps."""
         self.first = 0
         """The first of the charts that are shown, if not all fit."""
+        self.found = ""
+        """The metric that the user searched for, whose chart is the first."""
         self._view: ChartView | None = None
         """The view of the current rows."""
+        self._moment: float | None = None
+        """The past moment of the last frame."""
         self._inner = 0
         """Columns of a column of charts."""
         self._count = len(self.metrics)
@@ -115,11 +118,16 @@ class CurveStrip(HistoryPane):
     def _charts(self, reader: ChartReader, fitting: int) -> dict[str, list[Shown]]:
         """Return the metrics that have values; without a choice of the user also others if more charts fit."""
         read = {name: reader.series(name) for name in self.metrics}
-        filled = {name: series for name, series in read.items() if any(map(_has_values, series))}
+        filled: dict[str, list[Shown]] = {}
+        if self.found:
+            filled[self.found] = reader.series(self.found)
+        filled |= {name: series for name, series in read.items() if any(map(_has_values, series))}
         if self.metrics == STRIP and filled:
             for name in MORE:
                 if len(filled) >= fitting:
                     break
+                if name in filled:
+                    continue
                 series = reader.series(name)
                 if any(map(_has_values, series)):
                     filled[name] = series
@@ -130,7 +138,7 @@ class CurveStrip(HistoryPane):
 
     def _title(self, frame: Frame, view: ChartView, shown: int, of: int) -> str:
         """Return `live 5m · 22:14:36 step 614 · charts 1–4 of 10 (j/k: more)`."""
-        parts = [window_text(time_word(frame), self.window(frame))]
+        parts = [shown_time(frame, self.window(frame))]
         if view.cursor is not None and view.cursor == self.history.crosshair:
             step = view.steps.at(view.cursor) if view.steps is not None else None
             at = time_of_day(view.cursor)
@@ -194,6 +202,13 @@ class CurveStrip(HistoryPane):
 
     # --- the crosshair
 
+    def follow_moment(self, frame: Frame) -> None:
+        """Remove the crosshair after the screen moved in time, so that all of it shows one time."""
+        at = frame.moment.at if frame.moment is not None else None
+        if at != self._moment:
+            self._moment = at
+            self.cross.remove()
+
     def on_mouse_move(self, event: MouseMove) -> None:
         inside = event.get_content_offset(self)
         if inside is None:
@@ -251,14 +266,32 @@ class CurveStrip(HistoryPane):
 
     def action_choose(self) -> None:
         """Open the dialog that chooses the drawn metrics."""
-        state = self.frame.state if self.frame is not None else None
-        own = (
-            {f"train.{name}" for sample in state.training.values() for name in sample.values}
-            if state
-            else set()
-        )
-        picker = MetricPicker(self.metrics, sorted(own - set(METRICS)))
-        self.app.push_screen(picker, self._draw_these)
+        self.app.push_screen(MetricPicker(self.metrics, self._own_metrics()), self._draw_these)
+
+    def find_metric(self) -> None:
+        """Ask for a metric, and draw its chart first."""
+        self.app.push_screen(MetricFinder(self.metrics, self._own_metrics()), self._draw_first)
+
+    def _draw_first(self, name: str | None) -> None:
+        if name is not None:
+            self.found, self.first = name, 0
+            self.again()
+
+    def forget_found(self) -> bool:
+        """Return to the usual order of the charts; False if it is the current one."""
+        if not self.found:
+            return False
+        self.found = ""
+        self.again()
+        return True
+
+    def _own_metrics(self) -> list[str]:
+        """Return the metrics of the script that distui does not know."""
+        names: set[str] = set()
+        if self.frame is not None:
+            for sample in self.frame.state.training.values():
+                names |= {f"train.{name}" for name in sample.values}
+        return sorted(names - set(METRICS))
 
     def _draw_these(self, chosen_names: tuple[str, ...] | None) -> None:
         self.metrics = chosen_names or STRIP

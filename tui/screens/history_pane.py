@@ -13,7 +13,7 @@ from ..rows.frame import Frame
 from ..rows.glyphs import Row
 from ..rows.marks import Mark, marks_of
 from ..rows.plot import Mode
-from ..rows.time_axis import WINDOWS, Window, window_of
+from ..rows.time_axis import WINDOWS, Window, ended_window_text, window_of, window_text
 from .panes import Pane
 
 
@@ -110,11 +110,13 @@ def is_live(frame: Frame) -> bool:
     return frame.moment is None and not frame.state.phase.ended
 
 
-def time_word(frame: Frame) -> str:
-    """Return the word for the time that charts show."""
+def shown_time(frame: Frame, window: Window) -> str:
+    """Return the time that charts show: "live 5m", "past 5m", or the part of an ended run."""
     if frame.moment is not None:
-        return "past"
-    return "ended" if frame.state.phase.ended else "live"
+        return window_text("past", window)
+    if frame.state.phase.ended:
+        return ended_window_text(first_sample(frame), window)
+    return window_text("live", window)
 
 
 def first_sample(frame: Frame) -> float:

@@ -1,4 +1,4 @@
-"""The dialog that chooses the metrics of the curves, with a search."""
+"""The dialogs that choose the metrics of the curves and find the chart of one metric."""
 
 from __future__ import annotations
 
@@ -75,4 +75,35 @@ class MetricPicker(SearchDialog[tuple[str, ...]]):
             (*pointer(at == self.list.cursor), *picker_row(name, self._shown, width))
             for at, name in enumerate(self._matches)
         ]
+        return rows or [(("no metric has these words in its name or title", "stale"),)]
+
+
+class MetricFinder(SearchDialog[str | None]):
+    """Asks for one metric, whose chart is then drawn first; returns its name."""
+
+    def __init__(self, drawn: Sequence[str], own: Sequence[str] = ()) -> None:
+        """Create the dialog. It lists the `drawn` metrics first; `own` are the script's own metrics."""
+        keys = key_row(("Enter", " show its chart first   "), ("↑ ↓", " move   "), ("esc", " cancel"))
+        super().__init__("Find a metric", keys)
+        self._drawn = drawn
+        self._names = list(dict.fromkeys((*drawn, *NAMES, *own)))
+
+    @property
+    def _matches(self) -> list[str]:
+        return matching(self.typed, self._names)
+
+    def on_input_submitted(self) -> None:
+        if self.list.cursor < len(self._matches):
+            self.dismiss(self._matches[self.list.cursor])
+
+    def most_rows(self) -> int:
+        return len(self._names)
+
+    def found_rows(self, width: int) -> Sequence[Row]:
+        rows: list[Row] = []
+        for at, name in enumerate(self._matches):
+            title = fit(clean_text(picker_title(find_metric(name))), 26) + " "
+            style = "head" if name in self._drawn else "text"
+            shown_name = fit(clean_text(name), max(8, width - 29))
+            rows.append((*pointer(at == self.list.cursor), (title, style), (shown_name, "dim")))
         return rows or [(("no metric has these words in its name or title", "stale"),)]

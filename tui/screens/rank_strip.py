@@ -9,9 +9,9 @@ from ..newest_samples import Want, latest
 from ..rows.frame import CONNECTING, Frame, names
 from ..rows.glyphs import Row
 from ..rows.rank_time import RankSeries, rank_time_rows
-from ..rows.time_axis import BucketRange, buckets_of, span_of, window_text
+from ..rows.time_axis import BucketRange, buckets_of, span_of
 from ..rows.value_axis import Values
-from .history_pane import HistoryPane, chart_mode, is_live, time_word
+from .history_pane import HistoryPane, chart_mode, is_live, shown_time
 
 MOST_RANKS = 64
 """Maximum number of ranks with separate rows; with more, rows are nodes."""
@@ -37,7 +37,7 @@ def rank_time(pane: HistoryPane, frame: Frame, width: int, height: int) -> list[
     series = _rank_series(pane.history, frame, buckets, by_node)
     pane.run_asks()
     noun = "nodes" if by_node else "ranks"
-    pane.entitle(f"{noun} × time · {window_text(time_word(frame), window)}")
+    pane.entitle(f"{noun} × time · {shown_time(frame, window)}")
     if not series:
         none = "no sample of a rank yet" if frame.state.live else CONNECTING
         return [((none, "stale"),)]

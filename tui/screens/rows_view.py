@@ -245,13 +245,18 @@ class RowsView(DrawnView):
     def on_click(self, event: Click) -> None:
         """Select the row; a double click opens it."""
         inside = event.get_content_offset(self)
-        if inside is None or not self.has_cursor or inside.y < self._head_rows:
-            return
-        index = inside.y - self._head_rows + self.scroll_offset.y
-        if index < len(self.rows):
+        index = None if inside is None else self.clicked_row(inside.y)
+        if index is not None:
             self.move_to(index)
             if event.chain > 1 and hasattr(self, "action_zoom"):
                 self.action_zoom()
+
+    def clicked_row(self, y: int) -> int | None:
+        """Return the index of the row at a line of the pane; None without a cursor, on the head or below the rows."""
+        index = y - self._head_rows + self.scroll_offset.y
+        if not self.has_cursor or y < self._head_rows or index >= len(self.rows):
+            return None
+        return index
 
 
 class StillRows(RowsView):

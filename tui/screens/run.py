@@ -16,7 +16,9 @@ from textual.widget import Widget
 
 from ..background import background
 from ..keys import bindings, name_of
+from ..lending import copy
 from ..open_run import OpenRun
+from ..rows.banner import banner_remedy
 from ..rows.charts import STRIP
 from ..rows.cycle import following
 from ..rows.frame import Frame
@@ -148,6 +150,7 @@ class RunScreen(Screen[None]):
         if not width:
             return
         self._offer_keys()
+        self.curves.follow_moment(frame)
         self.lead.to_culprit(frame.state)
         if self.app.source.simulated:
             height -= 1  # for the guide
@@ -277,14 +280,31 @@ class RunScreen(Screen[None]):
         self.run_keys.open_shell(self.ranks.current)
 
     def action_filter(self, words: str = "") -> None:
-        """Filter the focused list by words, or ask for them. Without one, words filter the ranks; else the log asks."""
+        """Filter the focused list by words, or ask for them. The curves find a metric. Words filter ranks elsewhere."""
         pane = self._focused_pane()
         if words:
             self.filters.put(pane if self.filters.has(pane) else "ranks", words)
         elif self.filters.has(pane):
             self.filters.open(pane)
-        else:
+        elif pane == "log":
             self.log_keys.action_filter()
+        elif pane == "curves":
+            self.curves.find_metric()
+        else:
+            self.notify(
+                "this pane has no list to filter: / filters ranks (2), the log (3), findings (6) and events (7)"
+            )
+
+    def action_copy_chosen(self) -> None:
+        """Copy the chosen lines of the log, or from another pane the remedy of the banner."""
+        frame = self.ranks.frame
+        remedy = banner_remedy(frame) if frame is not None else ""
+        if remedy and self._focused_pane() != "log":
+            copy(self.app, remedy)
+        elif self.log_view.display:
+            self.log_keys.action_copy()
+        else:
+            self.notify("there is nothing to copy here: y copies lines of the log (3) and remedies (6)")
 
     def action_node(self, name: str) -> None:
         """Show the GPUs and ranks of one node only."""
@@ -321,16 +341,24 @@ class RunScreen(Screen[None]):
         )  # `focus` would wait, and the frames would be painted twice
 
     def action_back(self) -> None:
-        """Undo the newest of: the crosshair, a time in the past, an opened line, a filter, one rank's log, a pane."""
+        """Undo the newest of: a shown time, an opened line, a filter, one rank's log, a pane; else show the list."""
         if self.filters.release(self._focused_pane()):
             return
         if self.app.view.maximised:
             self.action_maximise()
             return
-        undo = (self.curves.cross.remove, self.run.travel.live, self.opener.go_back, self.log_keys.release)
+        undo = (self._show_now, self.curves.forget_found, self.opener.go_back, self.log_keys.release)
         if any(step() for step in undo):
             return
-        self.action_pane("overview")
+        if self.app.view.pane == "overview":
+            self.app.return_to_list()
+        else:
+            self.action_pane("overview")
+
+    def _show_now(self) -> bool:
+        """Remove the crosshair and return to live; False if the screen shows the newest values already."""
+        removed = self.curves.cross.remove()
+        return self.run.travel.live() or removed
 
     def action_rank_log(self, rank: int) -> None:
         self.opener.open_rank(rank)

@@ -168,13 +168,17 @@ class RunList(SearchableRows):
             self.order(column, column == self.sort and not self.reverse)
 
     def on_click(self, event: Click) -> None:
-        """Sort by a column on a click on the head; a second click reverses the order."""
+        """Sort by a column on a click on the head, in the other order if it is sorted by it; open the selected run."""
         inside = event.get_content_offset(self)
         if inside is not None and inside.y == 0 and self.head is not None:
             if name := at_column(self._places, inside.x - 1):  # without the cursor's column
                 self._order_by(name)
             return
+        before = self.cursor
         super().on_click(event)
+        is_on_row = inside is not None and self.clicked_row(inside.y) == before
+        if is_on_row and event.chain == 1:
+            self.entered()
 
     def on_resize(self, event: Resize) -> None:
         self.searched()
