@@ -200,6 +200,7 @@ ALIKE = {
     "events": ("journal",),
     "diagnose": ("explain", "debug"),
     "dump": ("stacks",),
+    "diff": ("compare", "comparison"),
     "presets": ("strategies",),
     "settings": ("config",),
 }

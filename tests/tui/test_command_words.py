@@ -81,6 +81,7 @@ def test_what_may_mean_two_things_is_refused_with_the_right_line(typed: str, wor
         ("--theme dark", "distui has no option --theme: press t in the cockpit"),
         ("--redonly status-x", "distui has no option --redonly: did you mean --readonly?"),
         ("--readonly launc", "there is no verb launc: did you mean `distui launch`?"),
+        ("compare a b", "there is no verb compare: did you mean `distui diff`?"),
     ],
 )
 def test_the_value_of_an_unknown_option_is_no_verb(typed: str, words: str) -> None:
