@@ -91,7 +91,8 @@ class RowsModal(ModalScreen[Answer]):
 
     def _box_width(self, size: Size) -> int:
         """Return the columns of the box in a terminal of this size."""
-        return min(self.WIDEST, size.width - (self.MARGIN if size.width >= 80 else 2))
+        margin = self.MARGIN if size.width >= 80 else min(self.MARGIN, 2)
+        return min(self.WIDEST, size.width - margin)
 
     def room(self, size: Size) -> tuple[int, int]:
         """Return the columns and rows between title and keys in a terminal of this size, and set the box's width."""
@@ -210,7 +211,7 @@ class WideScreen(TextScreen):
     """A text that fills the width of the terminal, with rows built for that width."""
 
     WIDEST: ClassVar[int] = 1000
-    MARGIN: ClassVar[int] = 2
+    MARGIN: ClassVar[int] = 0
 
     def __init__(self, title: str, made: Callable[[int], Sequence[Row]]) -> None:
         """Create the screen; `made` returns the rows for a number of columns."""
