@@ -126,8 +126,8 @@ def _text(cells: list[tuple[int, str]], shown: Look, top: int) -> Iterator[str]:
     )
     style += ' text-decoration="underline"' * shown.underlined
     x, length = (cells[0][0] + lead) * WIDTH, len(said) * WIDTH
-    shown = _SPACES.sub(lambda found: NO_BREAK * len(found[0]), escape(said, quote=False))
-    yield f'<text x="{x:g}" y="{top + 13}" textLength="{length:g}"{style}>{shown}</text>'
+    spaced = _SPACES.sub(lambda found: NO_BREAK * len(found[0]), escape(said, quote=False))
+    yield f'<text x="{x:g}" y="{top + 13}" textLength="{length:g}"{style}>{spaced}</text>'
 
 
 def _braille(cells: list[tuple[int, str]], ink: str, top: int) -> str:
