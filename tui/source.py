@@ -14,6 +14,7 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from ..presets.finding import PlanError, PresetError
+from ..presets.secrets import mask
 from ..runners.diagnosis.status import figures
 from ..runners.node.agentless import stop_run
 from ..runners.node.local_agent import open_link
@@ -149,7 +150,10 @@ class LocalSource:
         return names, freed, problems
 
     def places(self, run_id: str) -> dict[str, str]:
-        """Return a run's local directories: "directory" (working directory) and "records"; {} if there are none."""
+        """Return what a run's files on this machine say of its launch; {} without files.
+
+        "directory" is the working directory, "records" that of the files, "environment" the user's variables.
+        """
         try:
             path = run_directories.resolve(run_id).path
         except RunError:
@@ -158,6 +162,8 @@ class LocalSource:
         plan = file_io.document_or_none(path / run_directories.PLAN_FILE, dict[str, Any])
         if plan is not None and isinstance(plan.get("cwd"), str):
             places["directory"] = plan["cwd"]
+        if plan is not None and (variables := _variables_text(plan)):
+            places["environment"] = variables
         return places
 
     async def open(self, run_id: str) -> Link:
@@ -318,3 +324,14 @@ def shell_on(run_dir: Path, node: int, environ: Mapping[str, str] = os.environ) 
         return Shell((environ.get("SHELL") or "/bin/sh",), f"{route.host} is this machine")
     why = "is reached through the agent of the head node, which carries no shell"
     return Shell((), f"{route.host} {why}: ssh {route.host}")
+
+
+def _variables_text(plan: Mapping[str, Any]) -> str:
+    """Return the variables that the user set for a launch, secrets masked: `A=1 B=***`."""
+    from ..presets.rank_env import COMMAND_LINE
+
+    env, origins = plan.get("env"), plan.get("origins")
+    if not isinstance(env, dict) or not isinstance(origins, dict):
+        return ""
+    own = sorted(name for name in env if origins.get(name) == COMMAND_LINE)
+    return " ".join(f"{name}={mask(name, str(env[name]))}" for name in own)

@@ -1,4 +1,4 @@
-"""Notes and tags that are written in the cockpit are what `distui note` and `distui tag` read."""
+"""What the cockpit shows of a run that verbs wrote: its notes, tags and variables are those of the files."""
 
 from __future__ import annotations
 
@@ -32,6 +32,21 @@ def night(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     it = Rig(world.runs, source)  # type: ignore[arg-type]
     it.app = CockpitApp(source, "night", clock=time.time, keys=tmp_path / "keys.toml")
     return it
+
+
+async def test_the_card_lists_the_variables_that_the_user_set(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("--env", "SKIP_BAD_SHARD=1", "--env", "MY_TOKEN=hidden")
+    write(world, "exec", "--name", "again", *flags, "--", "true")
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "DISTUI_SOCKET_DIR"):
+        monkeypatch.setenv(name, world.env[name])
+    assert LocalSource().places("again")["environment"] == "MY_TOKEN=*** SKIP_BAD_SHARD=1"
+    source = LocalSource()
+    it = Rig(world.runs, source)  # type: ignore[arg-type]
+    it.app = CockpitApp(source, "again", clock=time.time, keys=tmp_path / "keys.toml")
+    async with shown(it, 200, 60) as it:
+        await it.until(lambda: "environment MY_TOKEN=*** SKIP_BAD_SHARD=1" in it.screen())
 
 
 async def test_the_list_writes_notes_and_tags_of_the_marked_runs(world: World, night: Rig) -> None:

@@ -14,6 +14,7 @@ from ...runners.run.model import Checkpoint
 from ...runners.run.nccl_reach import uses_gloo
 from ...runners.run.state import RunState
 from ...runners.telemetry.progress import progress, source_text
+from .attempt_rule import environment_changes
 from .frame import Frame, names
 from .glyphs import Cell, Row, fit, labelled
 from .header import checkpoint_age
@@ -22,7 +23,7 @@ _LABEL = 13
 
 
 def card_rows(frame: Frame, width: int, places: Mapping[str, str] | None = None) -> list[Row]:
-    """Return labels and texts, two short ones in a row; `places` are directories on the cockpit's machine."""
+    """Return labels and texts, two short ones in a row; `places` are its files on the cockpit's machine."""
     items = [(label, clean_text(text)) for label, text in _lines(frame, places or {}) if text]
     half = (width - 1) // 2
     rows: list[Row] = []
@@ -58,6 +59,7 @@ def _lines(frame: Frame, places: Mapping[str, str]) -> list[tuple[str, str]]:
         ("script", plan.command if plan is not None else ""),
         ("preset", _preset(state)),
         ("on", listed([host for host in hosts if host])),
+        ("environment", _environment(state, places.get("environment", ""))),
         ("directory", places.get("directory", "")),
         ("records in", places.get("records", "")),
         ("started", _started(state)),
@@ -79,6 +81,13 @@ def _preset(state: RunState) -> str:
     if plan.obeys:
         return f"{plan.preset}: {plan.obeys}"
     return f"{plan.preset}: sets launcher flags and environment only; the script applies the rest itself"
+
+
+def _environment(state: RunState, at_launch: str) -> str:
+    """Return the variables that the user set at the launch, and those that restarts changed."""
+    changed = [text for attempt in state.attempts if (text := environment_changes(attempt))]
+    later = f"changed by restarts: {' '.join(changed)}" if changed else ""
+    return "; ".join(part for part in (at_launch, later) if part)
 
 
 def _started(state: RunState) -> str:
