@@ -199,7 +199,9 @@ async def test_a_click_on_the_selected_run_opens_it_and_esc_returns_to_the_list(
         await it.until(lambda: "[1 Overview]" in it.screen())
         await it.press("escape")
         await it.until(lambda: isinstance(it.app.screen, RunsScreen))
-        assert screen_of(it).list.current.id == chosen
+        current = screen_of(it).list.current
+        assert current is not None
+        assert current.id == chosen
 
 
 async def test_s_and_a_click_on_the_head_order(rig: Start) -> None:

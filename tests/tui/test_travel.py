@@ -312,7 +312,10 @@ class AfterTheStart(Kept):
     async def read_metrics(self, ask: ReadMetrics) -> MetricsWindow:
         window = await super().read_metrics(ask)
         late = [
-            replace(series, mean=tuple(value if value >= 20 else None for value in series.mean))
+            replace(
+                series,
+                mean=tuple(value if value is not None and value >= 20 else None for value in series.mean),
+            )
             for series in window.series
         ]
         return replace(window, series=tuple(late))

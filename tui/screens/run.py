@@ -236,7 +236,10 @@ class RunScreen(Screen[None]):
         )
         refused = frozenset(action for action in (*ANSWERED, "restart") if not allowed(action))
         words = {"restart": "run again"} if state.phase.ended else {}
-        return KeyContext(self._focused_pane(), idle_keys(situation) | refused, words)
+        pane = self._focused_pane()
+        if pane == "curves":
+            words["filter"] = "find metric"
+        return KeyContext(pane, idle_keys(situation) | refused, words)
 
     def _focused_pane(self) -> str:
         """Return the name of the pane that has the focus."""
