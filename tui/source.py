@@ -14,6 +14,7 @@ from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from ..presets.finding import PlanError, PresetError
+from ..presets.rank_env import COMMAND_LINE
 from ..presets.secrets import mask
 from ..runners.diagnosis.status import figures
 from ..runners.node.agentless import stop_run
@@ -328,8 +329,6 @@ def shell_on(run_dir: Path, node: int, environ: Mapping[str, str] = os.environ) 
 
 def _variables_text(plan: Mapping[str, Any]) -> str:
     """Return the variables that the user set for a launch, secrets masked: `A=1 B=***`."""
-    from ..presets.rank_env import COMMAND_LINE
-
     env, origins = plan.get("env"), plan.get("origins")
     if not isinstance(env, dict) or not isinstance(origins, dict):
         return ""

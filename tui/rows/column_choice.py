@@ -85,7 +85,7 @@ def default_choice(choice: ColumnChoice, fitting: Collection[str]) -> ColumnChoi
 def choice_rows(choice: ColumnChoice, width: int, absent: Collection[str] = ()) -> list[Row]:
     """Return one row per column: whether it is shown, title, sort mark, description.
 
-    `absent` columns do not apply to this run, so the table leaves them out.
+    `absent` columns do not apply to this run, so the table leaves them out: [-] marks chosen ones.
     """
     arrow = "▾" if choice.reverse else "▴"
     rows: list[Row] = []
@@ -94,11 +94,14 @@ def choice_rows(choice: ColumnChoice, width: int, absent: Collection[str] = ()) 
         assert column is not None
         is_chosen = id in choice.shown
         on = is_chosen and id not in absent
+        box = "[x] " if on else "[ ] "
+        if is_chosen and not on:
+            box = "[-] "
         mark = arrow if choice.sort == id else " "
         about = column.about + (" (not in this run)" if id in absent else "")
         rows.append(
             (
-                ("[x] " if is_chosen else "[ ] ", "accent" if on else "dim"),
+                (box, "accent" if on else "dim"),
                 (fit(column.title, 9), "head" if on else "dim"),
                 (f"{mark} ", "accent"),
                 (fit(about, max(8, width - 16)), "text" if on else "dim"),
