@@ -366,3 +366,14 @@ async def test_an_ended_run_shows_what_happened_where_nothing_was_found(rig: Sta
         await it.press("i")
         await it.until(lambda: "No findings." in it.screen() and "shape mismatch in block 7" in it.screen())
         assert "distui diagnose minigpt" in run_screen(it).findings.rows[-1][0][0]
+
+
+async def test_the_banner_names_the_key_that_shows_stacks(rig: Start) -> None:
+    slow = Finding(
+        "slow", "warning", "rank 2 is late", rank=2, remedy="check rank 2: `distui dump stacks`, its data"
+    )
+    it = rig(told.running(told.facts(), slow))
+    async with shown(it, 120, 40):
+        await it.until(lambda: "→ check rank 2: the stacks (key w), its data" in it.screen())
+        await it.press("y")
+        assert it.app.clipboard == "distui dump stacks"
