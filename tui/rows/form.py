@@ -137,7 +137,7 @@ def _tail(text: str, width: int) -> str:
 FULL_KEYS_WIDTH = 132
 """Minimum columns for all keys with their full descriptions."""
 _KEYS = (
-    (0, "Enter", "review, then y starts", "review"),
+    (0, "Enter", "review and start", "review"),
     (2, "tab ↑↓", "complete, next field", "field"),
     (4, "/", "search", "search"),
     (5, "^r", "recent", "recent"),
