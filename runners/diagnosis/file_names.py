@@ -163,7 +163,9 @@ class LocalRanks:
         shifts = self._shifts.get(node)
         if shifts is not None:
             return local + next(iter(shifts)) if len(shifts) == 1 else None
-        return local if self._seen.keys() == {node} and not node.startswith(PROCESS) else None
+        nodes = [each for each in self._seen if not each.startswith(PROCESS)]
+        has_one_writer = len(self._seen) - len(nodes) <= 1
+        return local if nodes == [node] and has_one_writer else None
 
     def ranks(self) -> Iterator[int]:
         """Yield all global ranks that are certain."""
