@@ -52,6 +52,7 @@ class Sureness(IntEnum):
 
 
 ERROR_WORDS = (*ERRORS["sure"], *ERRORS["words"])
+ALIVE_WORDS = ERRORS["alive"]
 ENOUGH = 3
 """Consecutive lines with an infinite value that count as much as one NaN."""
 
@@ -127,6 +128,11 @@ class _Sentence:
             return False
         line = symptoms.get(self.first.file)
         return line is not None and self.first.evidence.line > line
+
+    @property
+    def is_abort(self) -> bool:
+        """Whether it is Python's report that native code aborted the process."""
+        return PHRASES["aborted"].match(self.text) is not None
 
     @property
     def order(self) -> tuple[bool, bool, bool, bool, int, tuple[int, int]]:
@@ -294,6 +300,7 @@ class ErrorLines:
         exception. `symptoms`: line of the first symptom by file number; an unknown message after it is a symptom too.
         """
         kept = [each for each in self._kept if each.may_explain(titles, killed, symptoms)]
+        kept = _without_explained_aborts(kept)
         ended = kept if failed else [each for each in kept if _ends(each, lengths)]
         surer = [each for each in kept if each.sureness > Sureness.WORDS and each.may_matter]
         best = min(ended or surer, key=lambda each: each.order, default=None)
@@ -302,6 +309,20 @@ class ErrorLines:
             if best is None
             else Message(RuleHits.of(_rule(best, bool(ended)), best.first), best.sureness)
         )
+
+
+def _without_explained_aborts(kept: list[_Sentence]) -> list[_Sentence]:
+    """Leave out Python's report of an abort after an error message of its file, which says why native code aborts."""
+    reasons: dict[int, int] = {}
+    for each in kept:
+        if each.sureness > Sureness.WORDS and not (each.outlived or each.warned or each.is_abort):
+            reasons.setdefault(each.first.file, each.first.evidence.line)
+    return [
+        each
+        for each in kept
+        if not each.is_abort
+        or each.first.evidence.line < reasons.get(each.first.file, each.first.evidence.line + 1)
+    ]
 
 
 def _with_named_rank(line: LogLine) -> First:
@@ -336,7 +357,7 @@ def _ends(each: _Sentence, lengths: Mapping[int, int]) -> bool:
 
 def is_alive(line: str) -> bool:
     """Whether a line shows that training makes progress."""
-    for word in ("%|", "oss", "tep", "ter", "poch", "OSS", "TEP", "TER", "POCH", "Normal  "):
+    for word in ALIVE_WORDS:
         if word in line:
             return LINES["alive"].search(line) is not None
     return False

@@ -44,6 +44,8 @@ _WITH_OUTPUT = (
     "Look for that rank's own output, in stderr and in files: `torchrun --log-dir logs --tee 3` keeps it, and @record "
     "of torch.distributed.elastic.multiprocessing.errors on main() prints the traceback."
 )
+_LEAVES = ("SystemExit:", "KeyboardInterrupt:")
+"""Exceptions with which a script ends itself after it has caught another one, or is interrupted."""
 _OF_LOGGING = "Call stack:"
 """The logging module prints this after an error in a log call, which does not end the process."""
 GENERIC = ("exception", "assertion")
@@ -145,6 +147,8 @@ class _Inner(NamedTuple):
         """Whether it explains more than the next exception, with this text and line, or is the same one."""
         if first.evidence.line - self.first.evidence.line > LINES or _CARRIED.search(self.text):
             return False
+        if text.startswith(_LEAVES):
+            return True
         if failure.symptom and not self.failure.symptom:
             return True
         if self.failure.kind in GENERIC:

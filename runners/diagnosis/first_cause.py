@@ -193,9 +193,17 @@ class _Case:
             return False
         return first.evidence.line < self.well_until.get(first.file, 0)
 
+    def _is_disproved(self, entry: RuleHits) -> bool:
+        """Whether training steps after a failure show that a retry succeeded."""
+        trained = self.reading.trained
+        return entry.rule.retried and all(
+            first.evidence.line < trained.get(first.file, 0) for first in entry.firsts
+        )
+
     def _survived(self, entry: RuleHits, finding: LogFinding) -> LogFinding:
         """Return a finding that the job survived as a fact."""
-        if finding.severity == "note" or not self._is_survived(entry.firsts):
+        survived = self._is_survived(entry.firsts) or self._is_disproved(entry)
+        if finding.severity == "note" or not survived:
             return finding
         return replace(finding, role="fact", severity="note")
 

@@ -56,6 +56,8 @@ def absent(reading: Reading) -> Iterator[RuleHits]:
         return
     heard = {*reading.tally.progress, *reading.ranks}
     ranks = _timed_out(timed, max(size, max(heard) + 1))
+    called = _called(reading.tally.progress, timed)
+    ranks = ranks._replace(missing=[rank for rank in ranks.missing if rank not in called])
     is_part = not size and len(ranks.missing) >= len(timed)
     in_group = any(each.in_group for each in timed.values())
     if in_group or is_part:
@@ -79,6 +81,16 @@ def _largest(reading: Reading) -> int:
 def _timed_out_together(timed: Mapping[int, RankProgress], size: int) -> bool:
     """Whether all ranks timed out in the same collective."""
     return len(timed) == size and len({each.seq for each in timed.values()}) == 1
+
+
+def _called(progress: Mapping[int, RankProgress], timed: Mapping[int, RankProgress]) -> Set[int]:
+    """Return the ranks that had called the latest collective that timed out, whether or not they report a timeout."""
+    latest = max((each.seq for each in timed.values() if each.seq is not None), default=None)
+    if latest is None:
+        return set()
+    return {
+        rank for rank, each in progress.items() if each.enqueued is not None and each.enqueued >= latest
+    }
 
 
 def _timed_out(timed: Mapping[int, RankProgress], world: int) -> TimedOut:

@@ -10,7 +10,7 @@ from ..inrank.printed_traceback import BEGIN, IGNORED, STARTS, unfolded
 from ..inrank.tracebacks import shortened
 from ..run.errors import RunError
 from .error_lines import ErrorLines, is_alive, may_diverge, may_report
-from .exceptions import Exceptions
+from .exceptions import SIGNS, Exceptions
 from .exits import NEEDLES
 from .file_names import NOBODYS, PROCESS, Whose, owners
 from .heads import MARK, SOURCES, Head, old_mark, parse_head, stamp_of
@@ -71,6 +71,10 @@ class _Place:
     """Rank and host in its name."""
     line: int = 0
     report_until: int = 0
+    ignored: int = -9
+    """Number of the newest line in which Python reports that it ignores an exception."""
+    steps_awaited: int = 0
+    """Number of training steps that would show that a failed attempt was retried."""
     version: Version = ()
     prefix: re.Pattern[str] | None = None
     """Prefix of its lines; see prefixes.learned."""
@@ -96,6 +100,8 @@ class Reading:
         """Hosts named by NCCL's lines and shell prompts."""
         self.lines = 0
         self.nccl_lines = 0
+        self.trained: dict[int, int] = {}
+        """Line of training after the newest failure that is retried, by file number."""
         self._heads, self._places = dict[str, Head](), dict[str, _Place]()
         self._lengths: dict[int, int] = {}
         """Lines of the files that were left."""
@@ -274,11 +280,20 @@ class Reading:
         errors = self.error_lines
         if may_diverge(line) and errors.diverged(self._read(line, number)):
             return
-        if (errors.open_here or self.exceptions.pending) and is_alive(line):
+        if (errors.open_here or self.exceptions.pending or self._at.steps_awaited) and is_alive(line):
+            self._retried(number)
             errors.outlive()
             self.exceptions.alive(self._writer(line).stream)
+        elif number == self._at.ignored + 1:
+            return
         elif number == errors.awaited or (not errors.full and may_report(line)):
             errors.line(self._read(line, number), has_rule=False)
+
+    def _retried(self, number: int) -> None:
+        """Count a training step after a failure that may have been retried."""
+        if self._at.steps_awaited == 1:
+            self.trained[self._at.number] = number
+        self._at.steps_awaited = max(0, self._at.steps_awaited - 1)
 
     def _unfolded(self, line: str) -> str | None:
         """Split a one-line traceback into lines with PART between them; None for any other line."""
@@ -308,9 +323,11 @@ class Reading:
                 self.error_lines.introduces(read)
         elif first[1] == IGNORED:
             self.exceptions.ignore(read.stream, number)
+            self._at.ignored = number
         elif first[1] in NEEDLES:
             ended = self.exceptions.ended(read)
-        if not self._fired(" " + line, first, read.head, number, bare=True):
+        fired = self._fired(" " + line, first, read.head, number, bare=True)
+        if not fired and number != self._at.ignored + 1:
             self.error_lines.line(read, has_rule=ended or traced)
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> bool:
@@ -322,6 +339,9 @@ class Reading:
             if not (rule.since or rule.until) or rule.holds_for(self.statements.version):
                 self.tally.add(rule, match, head, number)
                 fired = fired or rule.id != WHERE
+                if rule.retried:
+                    self._at.steps_awaited = SIGNS
+                    self.trained.pop(self._at.number, None)
                 if rule.id in REPORTS:
                     self._at.report_until = number + REPORT_LINES
         return fired

@@ -61,6 +61,8 @@ class Rule:
     """Whether it only reports that another process has failed."""
     softer: str = ""
     """A match that contains this text is a fact instead of a cause: it is normal in some setups."""
+    retried: bool = False
+    """Whether training steps after it show that the job survived it, by a retry or a fault-tolerant trainer."""
     place: int = 0
     """Index in the file, from 0."""
 

@@ -26,8 +26,10 @@ _LAUNCHERS = re.compile(
     r"ChildFailedError|CalledProcessError|ProcessRaisedException|ProcessExitedException|TrainingFailedError|WorkerGroupError"
 )
 """Exceptions that a launcher raises because its ranks failed."""
-_SPAWNED = re.compile(r"^-- Process \d+ terminated with ")
-"""Text of the plain Exception that torch.multiprocessing.spawn raises because a process failed."""
+_SPAWNED = re.compile(
+    r"^-- Process \d+ terminated with |^(?:RuntimeError: )?Distributed job exited with exception\."
+)
+"""Texts of exceptions that torch.multiprocessing.spawn and MindSpore's msrun raise because a process failed."""
 _COMMAND = re.compile(r"\bCommand [\['\"( ]*(?P<program>[^\s'\",\])]+)")
 _STARTERS = re.compile(
     r"python|pypy|torchrun|accelerate|deepspeed|mpi|srun|ray$|bash$|s?sh$|pdsh$|env$|numactl"

@@ -62,6 +62,10 @@ def first_of(*files: Sequence[str]) -> LogFinding:
         ("Signal 11 (SIGSEGV) received by PID 719 (TID 719) from PID 0", "died-segfault", None, ""),
         ("INFO elastic.agent.server.api: [default] Worker group FAILED. 2/3 attempts left; will restart worker group",
          "worker-group-failed", None, ""),
+        ("Container rank 2 status failed cmd ['/usr/bin/python', '-u', 'tools/train.py'] code -9 log ./log/workerlog.2",
+         "died-killed", 2, ""),
+        ("[ERROR] ME(9:2,MainProcess): [_api.py:314] Worker process 52 exit with exception. Error code: -9.",
+         "died-killed", None, ""),
         ("    _queued_calls.append((callable, traceback.format_stack()))", "cuda-deferred", None, ""),
     ],
 )  # fmt: skip
@@ -258,3 +262,67 @@ def test_the_host_of_a_task_of_ray_is_named() -> None:
 def test_a_command_without_its_program_is_no_tool() -> None:
     trace = "subprocess.CalledProcessError: Command '['--seed', '3']' returned non-zero exit status 1."
     assert first_of([*CUT, trace]).id == "died-exit-silent"
+
+
+REFUSED = "[W socket.cpp:558] [c10d] The IPv6 network addresses of (head, 29500) cannot be retrieved (gai error: -2)."
+STEPS = ("Epoch: 0, Training loss 2.1", "Epoch: 1, Training loss 1.7")
+
+
+def test_training_shows_that_a_name_was_resolved_after_all() -> None:
+    assert not said([REFUSED, REFUSED, *STEPS]).failed
+    requeued = "slurmstepd: error: *** JOB 4 ON n3 CANCELLED AT 2026-07-09 DUE TO JOB REQUEUE ***"
+    assert not said([requeued, *STEPS]).failed
+    assert first_of([REFUSED, *STEPS, "restart", REFUSED]).id == "address-unresolved"
+
+
+ABORT = "Fatal Python error: Aborted"
+FATAL = "2026-02-25 11:10:57.934547: F core/store_service.cc:103] Non-OK-status: status: UNKNOWN: no quorum"
+
+
+def test_what_native_code_logs_before_it_aborts_is_the_reason() -> None:
+    first = first_of([FATAL, ABORT])
+    assert (first.id, "no quorum" in first.text) == ("unexplained", True)
+    assert first_of([ABORT]).id == "died-crash"
+
+
+def test_an_exception_that_python_ignores_is_no_reason() -> None:
+    assert not said(["Exception ignored in: <function Pool.__del__>", "OSError: [Errno 9] Bad file"]).failed
+
+
+@for_each(
+    "end",
+    ["train.sh: exit code 0", "I Job 'grpo-1' succeeded",
+     "torchx 2026-04-12 20:10:31 INFO     Job finished: SUCCEEDED"],
+)  # fmt: skip
+def test_a_job_that_ends_well_survived_its_errors(end: str) -> None:
+    assert said(
+        ["slurmstepd: error: *** JOB 4 ON n3 CANCELLED AT 2026-07-09 DUE TO JOB REQUEUE ***"]
+    ).failed
+    assert not said(
+        ["slurmstepd: error: *** JOB 4 ON n3 CANCELLED AT 2026-07-09 DUE TO JOB REQUEUE ***", end]
+    ).failed
+
+
+def test_a_launcher_of_mindspore_only_reports_its_ranks() -> None:
+    lost = "[ERROR] DISTRIBUTED(9,ff,python): UpdateTopoState] The node: 3 is timed out. It may exit with exception."
+    raised = "RuntimeError: Distributed job exited with exception. Please check logs in directory: ./log."
+    first = first_of([lost, *CUT, raised])
+    assert first.id == "mindspore-node-lost"
+    assert "rank 3 (worker_3.log)" in first.text
+
+
+def test_a_rank_that_called_the_late_collective_is_not_absent() -> None:
+    group = "[PG ID 0 PG GUID 0(default_pg) Rank {0}]"
+    timed_out = (
+        "[rank1]:[E301 05:20:03.46 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600020 milliseconds."
+    )
+    told = (
+        "[rank{0}]:[E301 05:20:03.11 ProcessGroupNCCL.cpp:1746] "
+        + group
+        + " Received a dump signal due to a "
+        "collective timeout from  rank 34. Last enqueued NCCL work: 7, last completed NCCL work: 6."
+    )
+    first = first_of([told.format(0), told.format(2), timed_out])
+    assert "did not come" not in first.text
+    assert "ALLREDUCE 7" in first.text

@@ -195,3 +195,16 @@ def test_memory_does_not_grow_with_the_log() -> None:
             [f"[rank{number}]: {TRACE[0]}", *tagged(0, [*TRACE[:-1], f"KeyError: '{name}'"]), "x" * 9]
         )
     assert len(judge(reading).findings) == MOST
+
+
+def test_before_a_script_ends_itself_it_caught_the_reason() -> None:
+    chained = [
+        *TRACE[:-1],
+        "KeyError: 'iteration'",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+    ]
+    first = said([*chained, *TRACE[:-1], "SystemExit"]).first
+    assert first is not None
+    assert "KeyError: 'iteration'" in first.text
