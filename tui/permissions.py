@@ -49,6 +49,8 @@ class Permissions:
             return "distui did not start this job: it can only be watched"
         if self._in_browser:
             return "read-only: a browser can only look at the run"
+        if self.run is not None and self.run.state.phase.ended and not self.forced_readonly:
+            return "this run has ended: r runs it again, and e in that dialog changes its variables"
         return "read-only: this cannot change the run"
 
 
