@@ -179,6 +179,7 @@ def test_marked_ranks_are_meant_where_none_is_named() -> None:
     assert ask("nccl INFO", marked) == SetNccl(id="c1", level="INFO", ranks=(1, 2))
     assert ask("dump memory", marked) == Dump(id="c1", what="memory", ranks=(1, 2))
     assert ask("nccl INFO rank 7", marked) == SetNccl(id="c1", level="INFO", ranks=(7,))
+    assert ask("nccl INFO for 2m") == SetNccl(id="c1", level="INFO", seconds=120.0)
 
 
 @for_each(
@@ -194,8 +195,8 @@ def test_marked_ranks_are_meant_where_none_is_named() -> None:
         ("nccl LOUD", "LOUD"),
         ("nccl INFO COL", "COLL"),
         ("nccl INFO for", "a number is missing"),
-        ("nccl INFO for never", "not a number of seconds"),
-        ("nccl INFO for nan", "not a number of seconds"),
+        ("nccl INFO for never", "no time above 0"),
+        ("nccl INFO for nan", "no time above 0"),
         ("nccl INFO rank x", "not a rank"),
         ("nccl INFO COLL NET", "cannot read 'NET'"),
         ("signal", "needs a name"),

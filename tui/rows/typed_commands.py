@@ -21,6 +21,7 @@ from ...runners.run.commands import (
     Signal,
     Stop,
 )
+from ...runners.run.formatting import seconds_of
 from ...runners.run.signal_names import NAMES, number_of, signal_name
 
 DUMPS = ("stacks", "flight", "memory")
@@ -120,12 +121,9 @@ def profile(words: list[str], new: str, marked: tuple[int, ...]) -> Command:
 
 
 def _seconds(word: str) -> float:
-    try:
-        value = float(word)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e7:
-        raise CommandError(f"{word!r} is not a number of seconds above 0")
+    value = seconds_of(word) or seconds_of(f"{word}s")
+    if value is None or not 0 < value < 1e7:
+        raise CommandError(f"{word!r} is no time above 0: type seconds, or a time as in 10s or 5m")
     return value
 
 
