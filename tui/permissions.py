@@ -10,7 +10,7 @@ from .rows.run_status import launching
 OF_NO_RUN = ("launch", "rerun", "remove", "note", "tags")
 """Actions that do not change the displayed run; only `--readonly` disables them."""
 
-OF_ACCOUNT = ("runs", "compare", "copy", "pager", "shell", "suspend_cockpit")
+OF_ACCOUNT = ("runs", "compare", "copy", "copy_chosen", "pager", "shell", "suspend_cockpit")
 """Actions that use other runs, files or programs of this account; they are disabled in a browser."""
 
 
