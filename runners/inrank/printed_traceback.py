@@ -30,6 +30,11 @@ _HEADLESS = re.compile(r'(?P<margin>(?:[|│┃>] ?)?)\s*(?:> )?File "[^"]+", li
 _LINE = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<text>.*))?$")
 _NAMED = re.compile(r"(?:[A-Za-z_]\w*\.)+[A-Z]\w*$|[A-Z][a-z0-9]+[A-Z]\w*$")
 """Names that only exceptions have, if they directly follow the frames."""
+_GLUED = re.compile(
+    r"\s*(?P<source>assert .{1,300}?)(?P<error>AssertionError)(?:[ :].*)?$"
+    r"|\s*(?P<call>raise .{1,300}?\))(?P<other>(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*)?)$"
+)
+"""A source line and the exception in one line, as several ranks write them at the same time."""
 _INDENTED = re.compile(r"\s+(?:[a-z_]\w*\.){0,8}[A-Z]\w*(?:Error|Exception): \S")
 """An exception's line with indentation, as in pasted text. No source line looks like that."""
 _FLAT = re.compile(r'File "[^"]{1,400}", line \d+, in ')
@@ -157,6 +162,11 @@ class PrintedTraceback:
     def _framed(self, line: str) -> Step:
         """Read a line that looks like a frame or source code."""
         if self._frames and _INDENTED.match(line) and self._raised(line.strip()):
+            return Step.RAISED
+        glued = _GLUED.match(line) if self._frames else None
+        if glued is not None:
+            self._frame(glued["source"] or glued["call"])
+            self._raised(glued["error"] or glued["other"])
             return Step.RAISED
         self._frame(line)
         return Step.PART

@@ -269,3 +269,17 @@ def test_an_assertion_without_a_message_quotes_its_expression_and_nothing_below(
     told = judge(reading).first
     assert told is not None
     assert told.text == f"A rank raised {text} at loss.py:97."
+
+
+@for_each(
+    ("last", "says"),
+    [
+        ("    assert value is not None, text()AssertionError", "assert value is not None, text()"),
+        ('    raise ValueError("no rows")ValueError: no rows', "ValueError: no rows"),
+    ],
+)
+def test_an_exception_in_the_line_of_its_source_is_read(last: str, says: str) -> None:
+    printed = PrintedTraceback(HEAD)
+    for line in [*FRAMES[:3], last]:
+        printed.feed(line)
+    assert says in f"{printed.kind}: {printed.message()}"

@@ -25,6 +25,17 @@ def of(kind: str, text: str, **more: Any) -> Any:
 
 
 EXCEPTIONS = [
+    ("XlaRuntimeError", ("INTERNAL: run time error: NCCL operation ncclCommInitRank(&comm, n, id, rank) "
+      "failed: unhandled cuda error; current tracing scope: all-reduce-start.88"),
+     "xla-collective", "maybe", "rank 3 failed in NCCL below XLA: ncclCommInitRank failed: unhandled cuda error"),
+    ("XlaRuntimeError", "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 24.1G of 7.5G hbm.",
+     "hbm", "no", "rank 3 ran out of memory when XLA compiled it: it needs 24.1G of HBM, and a chip has 7.5G"),
+    ("RuntimeError", "HIP error: invalid device ordinal",
+     "cuda-error", "no", "rank 3 cannot use a GPU: invalid device ordinal"),
+    ("AssertionError", "{'id': 611, 'status': 'NOT_AVAILABLE', 'numel': 0}",
+     "zero-gathered", "maybe", "rank 3 needs a parameter that ZeRO-3 has not gathered"),
+    ("RuntimeError", "disagreement between rank0 and rank5: rank0: [0, 1], rank5: [0, 2]",
+     "zero-order", "maybe", "rank 3 fetches the parameters of ZeRO-3 in another order than the others"),
     ("ValueError", "bad sample 17",
      "exception", "maybe", "rank 3 raised ValueError: bad sample 17 at train.py:88"),
     ("ModuleNotFoundError", "No module named 'flash_attn'",
@@ -457,3 +468,23 @@ def test_a_variable_that_is_missing_at_the_start_is_missing_in_each_attempt() ->
     first = of("KeyError", "'LOCAL_RANK'", untrained=True)
     assert (first.kind, first.retry) == ("launch-unset", "no")
     assert of("KeyError", "'LOCAL_RANK'", step=4000).retry == "maybe"
+
+
+@for_each(
+    ("kind", "text", "remedy"),
+    [
+        ("RuntimeError", "No backend type associated with device type xpu", "xpu:xccl"),
+        ("RuntimeError", "No backend type associated with device type npu", "npu:hccl"),
+        ("RuntimeError", "No backend type associated with device type cuda", "cuda:nccl"),
+        ("RuntimeError", "store based barrier on rank: 3 (world_size=2, worker_count=4)", "4 ranks came"),
+        ("RuntimeError", "Distributed package doesn't have NCCL built in", 'backend="gloo"'),
+        ("KeyError", "'head.dense.weight/shard_0_4'", "the checkpoint has no head.dense.weight/shard_0_4"),
+        (
+            "AssertionError",
+            "fp8 does not yet support tensor parallelism",
+            "the option that the message names",
+        ),
+    ],
+)
+def test_a_remedy_is_of_the_device_and_the_message(kind: str, text: str, remedy: str) -> None:
+    assert remedy in of(kind, text).remedy
