@@ -21,7 +21,7 @@ from .log_findings import OF_NCCL, LogFinding, failed_in, finding_of, placed
 from .missing_ranks import absent, silent
 from .reading import REPORT, Reading
 from .recorder_dumps import symptoms
-from .rules import First, RankProgress, RuleHits
+from .rules import FINISHED, First, RankProgress, RuleHits
 
 Order = Literal["lines", "time", "unknown"]
 CONFIDENCES = ("high", "medium", "low")
@@ -130,8 +130,6 @@ LATER = ("died-terminated", "died-abort", "ray-actor-died", "deepspeed-kills", "
 """Symptoms that explain less than a reported exit, or only report the failure of another process."""
 LEFT = "rendezvous-left"
 """A node's agent also writes this at a normal end. It is a cause only if a traceback begins after it."""
-FINISHED = "job-finished"
-"""The job reports that it has ended well. If its file ends with that, errors before were survived."""
 LOOPBACK, UNREACHED = "gloo-loopback", ("died-peer-gone", "died-connect-timeout")
 """An address that leads nowhere from another node explains these symptoms; on a single node it is normal."""
 TRACED = "error-trace"

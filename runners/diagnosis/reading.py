@@ -19,7 +19,7 @@ from .log_text import PART, PASTED, SEARCHED, apart, straight
 from .nccl_facts import NcclFacts
 from .prefixes import LEARN, Writer, learned, prompted, ray_rank, writer
 from .recorder_dumps import DumpError, Recorders, bounded, rank_of_dump
-from .rules import WHERE, WIDTH, Book, LogLine, Raw, Tally, Version, book
+from .rules import EXIT_ASKED, FINISHED, WHERE, WIDTH, Book, LogLine, Raw, Tally, Version, book
 from .short_logs import ShortLog
 from .statement_facts import facts_of
 from .statements import Statements
@@ -28,6 +28,8 @@ REPORT, REPORT_LINES = "pt-nccl-error", 64
 """torch's first line of an NCCL error report, and the number of lines after it that may contain NCCL's reason."""
 REPORTS = (REPORT, "pt-remote-error", "pt-async-error")
 """Rules that also start such a report, if its first line is missing."""
+ZERO = re.compile(r"0\s*$")
+"""The exit code of a command that has ended well, as a shell prints it."""
 PREFIX = 1000
 """Maximum length of a one-line traceback's prefix, which is repeated before each of its lines."""
 HEADS = 1 << 14
@@ -73,6 +75,8 @@ class _Place:
     report_until: int = 0
     ignored: int = -9
     """Number of the newest line in which Python reports that it ignores an exception."""
+    exit_asked: int = -9
+    """Number of the newest line in which a copied terminal prints an exit code on the next one."""
     steps_awaited: int = 0
     """Number of training steps that would show that a failed attempt was retried."""
     version: Version = ()
@@ -286,6 +290,8 @@ class Reading:
             self.exceptions.alive(self._writer(line).stream)
         elif number == self._at.ignored + 1:
             return
+        elif number == self._at.exit_asked + 1 and (zero := ZERO.match(line)):
+            self.tally.add(self.tally.hits(FINISHED).rule, zero, self._read(line, number).head, number)
         elif number == errors.awaited or (not errors.full and may_report(line)):
             errors.line(self._read(line, number), has_rule=False)
 
@@ -324,6 +330,8 @@ class Reading:
         elif first[1] == IGNORED:
             self.exceptions.ignore(read.stream, number)
             self._at.ignored = number
+        elif first[1] == EXIT_ASKED:
+            self._at.exit_asked = number
         elif first[1] in NEEDLES:
             ended = self.exceptions.ended(read)
         fired = self._fired(" " + line, first, read.head, number, bare=True)

@@ -23,9 +23,13 @@ BEFORE = r"[ \[(<:,'/\"*|>\]]"
 WHERE = "ray-actor-place"
 """This rule only reports where a task ran. The line may contain more."""
 RAY = ("world_rank=", "process group for: ")
-OTHERS = (*STARTS, IGNORED, *RAY, *EXITS)
+EXIT_ASKED = "echo $?"
+"""A copied terminal's command that prints the exit code of the command before it."""
+OTHERS = (*STARTS, IGNORED, *RAY, *EXITS, EXIT_ASKED)
 """Needles without a rule: the start of an exception, an exception that Python ignores, Ray's mapping of processes to
-ranks, and reports of exits."""
+ranks, reports of exits, and a shell's command that prints one."""
+FINISHED = "job-finished"
+"""The rule for a report that the job has ended well."""
 _IN_GROUP = re.compile(r"\[Rank (\d{1,9})\] Watchdog")
 """The rank in the process group of a collective that timed out."""
 _NAME = re.compile(r"\{([a-z_]+)\}")

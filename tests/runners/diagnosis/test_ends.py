@@ -326,3 +326,9 @@ def test_a_rank_that_called_the_late_collective_is_not_absent() -> None:
     first = first_of([told.format(0), told.format(2), timed_out])
     assert "did not come" not in first.text
     assert "ALLREDUCE 7" in first.text
+
+
+def test_a_copied_terminal_shows_the_exit_code_of_its_command() -> None:
+    closed = "n1:4112:4388 [2] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n2<52110>"
+    assert said([closed, "$ echo $?", "1"]).failed
+    assert not said([closed, "$ echo $?", "0"]).failed
