@@ -83,6 +83,12 @@ class _Place:
     prefix: re.Pattern[str] | None = None
     """Prefix of its lines; see prefixes.learned."""
 
+    def count_step(self) -> bool:
+        """Count a training step. Return True for the last one that shows that a failure was retried."""
+        is_last = self.steps_awaited == 1
+        self.steps_awaited = max(0, self.steps_awaited - 1)
+        return is_last
+
 
 class Reading:
     """Everything read from a set of logs."""
@@ -285,7 +291,8 @@ class Reading:
         if may_diverge(line) and errors.diverged(self._read(line, number)):
             return
         if (errors.open_here or self.exceptions.pending or self._at.steps_awaited) and is_alive(line):
-            self._retried(number)
+            if self._at.count_step():
+                self.trained[self._at.number] = number
             errors.outlive()
             self.exceptions.alive(self._writer(line).stream)
         elif number == self._at.ignored + 1:
@@ -294,12 +301,6 @@ class Reading:
             self.tally.add(self.tally.hits(FINISHED).rule, zero, self._read(line, number).head, number)
         elif number == errors.awaited or (not errors.full and may_report(line)):
             errors.line(self._read(line, number), has_rule=False)
-
-    def _retried(self, number: int) -> None:
-        """Count a training step after a failure that may have been retried."""
-        if self._at.steps_awaited == 1:
-            self.trained[self._at.number] = number
-        self._at.steps_awaited = max(0, self._at.steps_awaited - 1)
 
     def _unfolded(self, line: str) -> str | None:
         """Split a one-line traceback into lines with PART between them; None for any other line."""
