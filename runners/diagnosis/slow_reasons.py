@@ -258,7 +258,10 @@ def _reason_at(location: object, own: Sequence[RankPosition]) -> Iterator[Reason
         remedy = "give its loader more workers (num_workers, prefetch_factor), or its data faster storage"
         yield Reason("data loader", text, remedy)
     elif where:
-        yield Reason(where, f"it is often at {where}", "see what this place does on this rank alone")
+        remedy = (
+            f"find out why {where} takes longer there: larger input, a slower disk, a branch on the rank"
+        )
+        yield Reason(where, f"it is often at {where}", remedy)
 
 
 def _places(pulses: Sequence[Pulse]) -> list[RankPosition]:
