@@ -50,7 +50,8 @@ class LogTitle:
             return self._position
         if feed.logs is None and not feed.is_empty:
             return "reading"
-        return f"nothing written yet · {self._position}"
+        where = "" if self._pane.selection.rank is None else ", w shows where it is"
+        return f"nothing written yet{where} · {self._position}"
 
     def _matches(self, logs: LogFilter) -> str:
         """Return the number of lines that match; a slow search also has its progress."""
