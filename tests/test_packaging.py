@@ -149,7 +149,7 @@ def test_the_page_of_a_package_index_has_no_broken_picture(wheel: Path) -> None:
     assert isinstance(page, str)
     assert about["Description-Content-Type"] == "text/markdown"
     assert not re.findall(r"\]\((?!https?:|#)[^)]*\)", page), "nothing points to files of a checkout"
-    assert "rank state           pid GPU" in page, "the first screen is there as text"
+    assert "[1 Overview]2 Ranks 3 Logs" in page, "the first screen is there as text"
     assert "make demo" in page
 
 
