@@ -150,8 +150,11 @@ class TablePane(Pane):
 
     def _fitting(self, frame: Frame) -> set[str]:
         """Return the ids of the columns that the table shows if the user chooses none."""
-        view = structs.replace(frame.view, **{f"{self.prefix}columns": ()})
-        table = self.make(replace(frame, view=view), self.columns - 1, 0, 1, 0)
+        table = self.table
+        if self._chosen("columns") or self._skip:
+            view = structs.replace(frame.view, **{f"{self.prefix}columns": ()})
+            rows = self.scroll_offset.y, self.size.height + 1
+            table = self.make(replace(frame, view=view), self.columns - 1, *rows, 0)
         return {id for _, _, id in table.areas} or set(default_ids(self.name_))
 
     def _columns_chosen(self, choice: ColumnChoice | None) -> None:
