@@ -110,10 +110,10 @@ _LIBRARY = re.compile(r"/(site|dist)-packages/")
 _DISTUI = {Path(__file__).parents[1], Path(__file__).resolve().parents[1]}
 """Folders of distui's own modules here, also in an installation for development, which links to them."""
 _PYTHON = re.compile(
-    r"/lib(64)?/python3\.\d+t?/|/python3\d+\.zip/|^<|/inrank/|/distui/(runners|presets|tui)/|"
+    r"/lib(64)?/python3\.\d+t?/|/python3\d+\.zip/|^<|/inrank/|/distui/(runners|tui|presets(?!/examples))/|"
     + "|".join(re.escape(f"{folder}/") for folder in sorted(_DISTUI))
 )
-"""Python's own files, and distui's."""
+"""Python's own files, and distui's, except its example scripts."""
 _TORCH_LEVEL, _PYTHON_LEVEL = 2, 3
 _LEVELS = ((_TORCH_LEVEL, _TORCH), (1, _LIBRARY), (_PYTHON_LEVEL, _PYTHON))
 """Files that are not the user's own code, by level; the first match counts."""

@@ -117,6 +117,9 @@ def test_the_users_own_code_is_named_first_then_a_library() -> None:
         ("/usr/lib/python311.zip/queue.py", False),
         ("/venv/lib/python3.11/site-packages/trl/train.py", False),
         ("<frozen runpy>", False),
+        ("/src/distui/runners/launch/launcher.py", False),
+        ("/src/distui/presets/script_support.py", False),
+        ("/src/distui/presets/examples/chargpt.py", True),
     ],
 )
 def test_whose_code_a_file_is(file: str, own: bool) -> None:
