@@ -110,6 +110,16 @@ def _nodes(frame: FrameType) -> list[Any]:
     return _lines.get((file, line), [])
 
 
+def _parsed(text: str) -> Any:
+    """Return the syntax tree of a text; None if Python 3.11 fails twice, as it does by chance (CPython's gh-106905)."""
+    import ast
+
+    for _ in range(2):
+        with contextlib.suppress(SystemError):
+            return ast.parse(text)
+    return None
+
+
 def _containing(file: str, line: int, frame: FrameType) -> list[Any]:
     import ast
 
@@ -117,7 +127,7 @@ def _containing(file: str, line: int, frame: FrameType) -> list[Any]:
         _trees[file] = None
         text = linecache.getlines(file, frame.f_globals)
         if text and len(text) <= MOST_SOURCE:
-            _trees[file] = ast.parse("".join(text))
+            _trees[file] = _parsed("".join(text))
     nodes = ast.walk(_trees[file]) if _trees[file] is not None else ()
     placed: list[Any] = [node for node in nodes if hasattr(node, "end_lineno")]
     return [node for node in placed if node.lineno <= line <= node.end_lineno]
