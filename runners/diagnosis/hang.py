@@ -387,16 +387,17 @@ def deadlock(view: View, waiting: Waits, chain: Ends) -> list[Finding]:
             **view.rank_fields(sorted(living)),
             remedy="let one side send while the other receives, or post both with batch_isend_irecv",
             since=view.raised_since(text) or min(pending.since for pending in loose),
-            evidence=(
-                *(waiting_text(view, pending) for pending in loose[:4]),
-                *(
-                    f"stack of rank {rank}: {activity.stack_text(stuck[rank].call.sites[:4])}"
-                    for rank in sorted(stuck)[:4]
-                    if stuck[rank].call.sites
-                ),
-            ),
+            evidence=(*(waiting_text(view, pending) for pending in loose[:4]), *_stack_lines(stuck)),
         )
     ]
+
+
+def _stack_lines(stuck: Mapping[int, RankWait]) -> Iterator[str]:
+    """Yield the innermost frames of the first four ranks, one line per rank whose stack is known."""
+    for rank in sorted(stuck)[:4]:
+        sites = stuck[rank].call.sites
+        if sites:
+            yield f"stack of rank {rank}: {activity.stack_text(sites[:4])}"
 
 
 def _is_stuck(view: View, wait: RankWait) -> bool:

@@ -364,16 +364,21 @@ def _trains(text: str, made: _Made, signature: Signature | None, position: Posit
     fields = {each.field for each, _ in made if each.field}
     if signature is not None and signature.complete and fields:
         return True
-    if position is not None and (
-        position.complete or fields & {"loss", "lr", *_SPEEDS} or _names_a_loss(made)
-    ):
+    if position is not None and _is_of_training(position, made, fields):
         return True
     if len(made) == 1:
         return _is_whole(text, *made[0])
     if "loss" in fields:
         return len(fields) > 1 or _separates_loss(made)
-    counts = "step" in fields or "epoch_step" in fields
-    return any(rule <= fields for rule in _ENOUGH) or (counts and _steps(text, made, fields))
+    if any(rule <= fields for rule in _ENOUGH):
+        return True
+    has_count = "step" in fields or "epoch_step" in fields
+    return has_count and _counts_training_steps(text, made, fields)
+
+
+def _is_of_training(position: Position, made: _Made, fields: set[str]) -> bool:
+    """Whether a line with a position such as "[3/100]" also has a value that only the training has."""
+    return position.complete or bool(fields & {"loss", "lr", *_SPEEDS}) or _names_a_loss(made)
 
 
 _SPEEDS = ("step_s", "tokens_s", "samples_s")
@@ -414,23 +419,27 @@ def _names_a_loss(made: _Made) -> bool:
     return any("loss" in each.name.lower() and not pair.evaluates for each, pair in made)
 
 
-def _steps(text: str, made: _Made, fields: set[str]) -> bool:
+def _counts_training_steps(text: str, made: _Made, fields: set[str]) -> bool:
     """Whether a line with steps and without a loss belongs to the training."""
     has_total = any(pair.total for each, pair in made if each.field in ("step", "epoch_step"))
-    if has_total and ("step_s" in fields or any(_is_global(pair) for _, pair in made)):
+    has_global = any(_is_global(pair) for _, pair in made)
+    if has_total and ("step_s" in fields or has_global or _names_a_loss(made)):
         return True
-    if any(REINFORCEMENT.search(pair.label) for _, pair in made) and any(
-        _is_global(pair) for _, pair in made
-    ):
-        return True
-    if has_total and _names_a_loss(made):
+    if has_global and any(REINFORCEMENT.search(pair.label) for _, pair in made):
         return True
     if "epoch" in fields and TRAINS.search(text):
         return True
-    counted = any(each.field == "step" and each.order < PLURAL for each, _ in made)
-    if counted and len(made) <= FEW and fields & {"lr", "epoch"}:
-        return "lr" in fields or (has_total and not _within_epoch(made))
-    return False
+    return _is_short_report(made, fields, has_total)
+
+
+def _is_short_report(made: _Made, fields: set[str], has_total: bool) -> bool:
+    """Whether a line of few values has a step next to a learning rate, or next to an epoch that it does not count in."""
+    has_step = any(each.field == "step" and each.order < PLURAL for each, _ in made)
+    if not has_step or len(made) > FEW:
+        return False
+    if "lr" in fields:
+        return True
+    return "epoch" in fields and has_total and not _within_epoch(made)
 
 
 def _evaluation(made: Iterable[ReportedValue]) -> list[ReportedValue]:

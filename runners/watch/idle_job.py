@@ -37,8 +37,8 @@ _REMEDIES = {
     pyspy.RIGHT: TRACING,
     pyspy.MISSING: "install it where the job's Python is, or on PATH: `pip install py-spy`",
 }
-_IDLES = "check what these lines wait for"
-_ELSEWHERE = "run `distui watch` on the job's other hosts, too"
+_REMEDY_IDLE = "check what these lines wait for"
+_REMEDY_ELSEWHERE = "run `distui watch` on the job's other hosts, too"
 
 
 class IdleJob:
@@ -135,25 +135,35 @@ class IdleJob:
         cases = culprits.together(view, dict.fromkeys(long, (pending,)))
         parts = [culprits.finding(view, case._replace(nearest=())) for case in cases]
         named = sorted({rank for case in cases for rank in case.ranks})
-        if not named:
-            return
         busy = sorted(self._pulses.ranks.keys() - set(long))
-        if busy and all(self._is_in_collective(view, rank) for rank in named):
-            return  # they wait for a rank that works
-        unseen = self._is_elsewhere() and all(self._is_in_collective(view, rank) for rank in named)
-        text = f"no output and 0 % CPU: {'; '.join(part.text for part in parts[:4])}"
+        only_wait = all(self._is_in_collective(view, rank) for rank in named)
+        if named and not (busy and only_wait):  # else they wait for a rank that works
+            unseen = only_wait and self._is_elsewhere()
+            yield self._idle_finding(view, named, [part.text for part in parts], busy, unseen, seconds)
+
+    def _idle_finding(
+        self,
+        view: View,
+        named: Sequence[int],
+        parts: Sequence[str],
+        busy: Sequence[int],
+        unseen: bool,
+        seconds: float,
+    ) -> Finding:
+        """Return the finding of idle ranks. `unseen`: the ranks that they wait for may be on other hosts."""
+        text = f"no output and 0 % CPU: {'; '.join(parts[:4])}"
         if busy:
             text += f"; {spans_text('rank', busy)} {agreeing(busy, 'has', 'have')} worked since"
         if unseen:
             text += "; the ranks that they wait for may be on other hosts"
         certain = not unseen and (not busy or seconds >= TOO_LONG_S)
-        yield Finding(
+        return Finding(
             NO_VERDICT if unseen else "hang-idle",
             "warning" if certain else "note",
             text,
             role="cause" if certain else "fact",
             **view.rank_fields(named),
-            remedy=_ELSEWHERE if unseen else _IDLES,
+            remedy=_REMEDY_ELSEWHERE if unseen else _REMEDY_IDLE,
             since=self._since(named),
         )
 
