@@ -109,11 +109,21 @@ SCOPES = {
 
 
 def described(name: str) -> list[NcclVariable]:
-    """Return the variable `name`, or all that begin with a name ending in _. The prefix NCCL_ is optional."""
+    """Return the variable `name`, all that begin with a name ending in _, or all that contain its words.
+
+    The prefix NCCL_ is optional.
+    """
     full = full_name(name.upper())
     if full.endswith("_"):
         return [entry for entry in catalogue().values() if entry.name.startswith(full)]
-    return [catalogue()[full]] if full in catalogue() else []
+    return [catalogue()[full]] if full in catalogue() else _with_words(full)
+
+
+def _with_words(full: str) -> list[NcclVariable]:
+    """Return the variables whose names contain all words of `full` in a row, the ones still read first."""
+    words = full.removeprefix("NCCL_")
+    found = [entry for entry in catalogue().values() if f"_{words}_" in f"_{entry.name}_"]
+    return sorted(found, key=lambda entry: bool(entry.until))
 
 
 def facts(entry: NcclVariable) -> str:
@@ -219,8 +229,9 @@ def suggestion(name: str) -> str:
     word = name.upper()[:60]
     if name in catalogue():
         return ""
+    longer = next((entry.name for entry in _with_words(word) if not entry.until), "")
     near_names = nearest_names(word, _current_names(), 0.75, 12)
-    return misspelt(name) or next((near for near in near_names if _alike(word, near)), "")
+    return misspelt(name) or longer or next((near for near in near_names if _alike(word, near)), "")
 
 
 def _alike(word: str, name: str) -> bool:

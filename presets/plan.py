@@ -18,6 +18,7 @@ from . import (
     save_on,
     script_support,
     signal_patterns,
+    skypilot,
     worker_group,
 )
 from .finding import PlanError
@@ -357,7 +358,7 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         save_on=save_on.checked(request.save_on or ""),
         hook=request.hook is not False,
         signals=signal_patterns.checked(request.signals),
-        notes=(*notes, *_secret_notes(command)),
+        notes=(*notes, *_secret_notes(command), *filter(None, (skypilot.note_on_command(command),))),
         origins=_origins(Loaded(preset=Preset(name="")), request, place, env),
     )
 

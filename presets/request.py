@@ -6,6 +6,7 @@ declaration.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -67,9 +68,14 @@ class LaunchOption:
 
     @property
     def sentences(self) -> str:
-        """Return the line of the form."""
+        """Return the line of the documentation."""
         first = f"{self.help[0].upper()}{self.help[1:]}."
         return f"{first} {self.more}" if self.more else first
+
+    @property
+    def plain_sentences(self) -> str:
+        """Return the line of the form, with the file for each link to a page."""
+        return re.sub(r"\[[^]]*\]\(([\w.]+)[^)]*\)", r"docs/\1", self.sentences)
 
 
 def _option(flags: str, takes: str, help: str, default: Any = None, **about: Any) -> Any:
@@ -303,7 +309,8 @@ class Request:
     gpus: str | None = _of_nodes(
         "--gpus",
         "NAME:N",
-        "accelerators of each node, as in H100:8",
+        "accelerators of each node, as in H100:8 or 8xH100",
+        read="gpus",
         label="GPUs",
         example="e.g. H100:8",
     )

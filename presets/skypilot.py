@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from types import NoneType
 from typing import Any
 
@@ -164,6 +165,23 @@ def _check_amounts(wish: Request) -> None:
         raise PlanError(f"--network-tier {wish.network_tier}: write best or standard")
     if wish.autostop_min is not None and not 0 < wish.autostop_min <= MOST_AUTOSTOP:
         raise PlanError(f"--autostop {wish.autostop_min}: give minutes, from 1 on")
+
+
+def note_on_command(command: Sequence[str]) -> str:
+    """Return a sentence if a command is SkyPilot's own program, whose nodes distui does not watch, else ""."""
+    words = [PurePath(word).name for word in command[:3]]
+    if words[:2] not in (["sky", "launch"], ["sky", "exec"], ["sky", "jobs"]):
+        return ""
+    return "distui does not see the nodes that sky starts: `distui launch --task FILE` does the same and watches them."
+
+
+_COUNT_FIRST = re.compile(r"(\d+)\s*[x×*]\s*([A-Za-z].*)")
+
+
+def accelerator(text: str) -> str:
+    """Return SkyPilot's spelling of accelerators: "8xH100" → "H100:8". Other texts stay as they are."""
+    match = _COUNT_FIRST.fullmatch(text.strip())
+    return f"{match[2]}:{match[1]}" if match else text
 
 
 def gpus(text: str) -> tuple[str, int]:

@@ -38,6 +38,15 @@ ELSEWHERE = {
     "--num-processes": "--nproc-per-node N is the option for it",
     "--num-gpus": "--nproc-per-node N is the option for it",
     "--num-machines": "--nnodes N is the option for it",
+    "-c": "--cluster NAME is the option for it",
+    "--infra": "--on PLACE is the option for it",
+    "--cloud": "--on PLACE is the option for it",
+    "--use-spot": "--spot is the option for it",
+    "--image-id": "--image IMAGE is the option for it",
+    "-i": "--autostop MIN is the option for it",
+    "--idle-minutes-to-autostop": "--autostop MIN is the option for it",
+    "-d": "--detach is the option for it",
+    "--detach-run": "--detach is the option for it",
     "--tail": "`distui logs RUN --help` lists what it takes",
     "--theme": "press t in the cockpit; `distui settings` shows the file that keeps the theme",
 }
@@ -222,10 +231,17 @@ def option_refusal(unknown: Sequence[str], prog: str, help_text: str) -> str:
     if not word.startswith("-"):
         return f"{quoted(word)}: one word too many; {listed}"
     name = word.partition("=")[0]
-    if name in ELSEWHERE:
-        return f"{prog} has no option {name}: {ELSEWHERE[name]}"
+    elsewhere = ELSEWHERE.get(name, "")
+    if elsewhere and _is_of_verb(elsewhere, help_text):
+        return f"{prog} has no option {name}: {elsewhere}"
     near = _near(name, set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", help_text)))
     return f"{prog} has no option {quoted(name)}: {f'did you mean {near}? ' if near else ''}{listed}"
+
+
+def _is_of_verb(hint: str, help_text: str) -> bool:
+    """Return False if a hint names an option first that the verb does not have."""
+    named = hint.split()[0]
+    return not named.startswith("--") or named in help_text
 
 
 def _near(word: str, candidates: Iterable[str]) -> str:

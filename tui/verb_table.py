@@ -694,7 +694,7 @@ _PRESETS = {
         "presets:presets",
         "list, show or create presets; nccl: settings and variables of NCCL",
         options=(
-            word("action", nargs="?", choices=("show", "new", "nccl")),
+            word("action", nargs="?", choices=("list", "show", "new", "nccl")),
             word("name", "NAME", nargs="?"),
             value("--set", "FIELD=VALUE", "as for launch", action="append", default=[]),
             value("--base", "NAME", "preset to build on (default: ddp)", default="ddp"),
@@ -706,7 +706,7 @@ _PRESETS = {
             ),
             JSON,
         ),
-        usage="distui presets [--json] | show NAME [--set F=VALUE] | new NAME [--base NAME | --from FILE|RUN]"
+        usage="distui presets [list] [--json] | show NAME [--set F=VALUE] | new NAME [--base NAME | --from FILE|RUN]"
         " | nccl [NAME]",
         examples={
             "presets": "list them",

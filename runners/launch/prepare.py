@@ -7,6 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...presets import skypilot
 from ...presets.finding import PlanError
 from ...presets.load import load
 from ...presets.node_plans import for_host
@@ -106,7 +107,7 @@ def _check_program(plan: Plan) -> None:
     """Refuse a program that cannot be executed, before anything starts. Raises RunError."""
     problem = executable.refusal(plan.command[0], plan.cwd, {**os.environ, **plan.env})
     if problem is not None:
-        raise RunError(problem)
+        raise RunError(". ".join(filter(None, (problem, skypilot.note_on_command(plan.command)))))
 
 
 def _check_free(port: int) -> None:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...presets import skypilot
 from ...presets.nccl import error_in, full_name
 from ...presets.request import FORM_OPTIONS, REQUEST_OPTIONS, LaunchOption, Request
 from ..run.environment import pairs
@@ -139,6 +140,7 @@ READERS: Mapping[str, Callable[[Any], Any]] = {
     "count": count,
     "env": lambda words: pairs(words, "--env"),
     "env_on": host_pairs,
+    "gpus": skypilot.accelerator,
     "hosts": lambda text: tuple(from_words(text)),
     "mounts": lambda words: any_pairs(words, "--mount"),
     "nccl": nccl_pairs,

@@ -127,6 +127,7 @@ def test_a_variable_of_the_past_is_doubted() -> None:
 
 def test_words_that_names_share_make_them_no_neighbours() -> None:
     assert {nccl.suggestion(name) for name in ("NCCL_WEATHER_ENABLE", "NCCL_FOO_PLUGIN")} == {""}
+    assert nccl.suggestion("NCCL_GDR_LEVEL") == "NCCL_NET_GDR_LEVEL"
     assert nccl.suggestion("NCCL_INSPECT_ENABLE") == "NCCL_INSPECTOR_ENABLE"
 
 

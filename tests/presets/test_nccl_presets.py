@@ -107,6 +107,9 @@ def test_the_command_line_lists_and_takes_them(capsys: pytest.CaptureFixture[str
     names = [row["name"] for row in json.loads(capsys.readouterr().out)]
     assert len(names) > 30
     assert all(name.startswith("NCCL_IB_") for name in names)
+    assert main(["presets", "nccl", "gdr_level", "--json"]) == 0
+    names = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert names == ["NCCL_NET_GDR_LEVEL", "NCCL_IB_GDR_LEVEL"]
     assert main(["presets", "nccl", "no-p2p"]) == 0
     assert capsys.readouterr().out.startswith("no-p2p\n")
     assert main(["presets", "nccl", "IB_TIMEUOT"]) == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from distui.runners.node.executable import refusal
+from distui.tui.cli import main
 
 
 def put(path: Path, data: bytes, mode: int = 0o755) -> Path:
@@ -78,3 +79,13 @@ def test_what_runs_is_not_refused(tmp_path: Path) -> None:
     put(tmp_path / "z", b"MZ\0\0")  # binfmt_misc may know it
     for word in (sys.executable, "true", "bash", "./x", "./y", "./z", "env"):
         assert refusal(word, str(tmp_path), env) is None, word
+
+
+def test_a_launch_by_skypilots_own_program_names_the_verb_that_watches_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    assert main(["exec", "-n", "--", "sky", "launch", "-c", "train", "x.yaml"]) == 2
+    text = capsys.readouterr().err
+    assert "PATH. distui does not see the nodes" in text
+    assert "`distui launch --task FILE`" in text

@@ -95,7 +95,11 @@ def test_a_word_that_is_not_known_gets_the_nearest_one() -> None:
     assert verb_refusal("zzz", verbs) == "there is no verb zzz: `distui --help` lists the verbs"
     status = verbs["status"].format_help()
     assert "did you mean --json?" in option_refusal(["--jsn"], "distui status", status)
-    assert "--restarts N is the option" in option_refusal(["3", "--max-restarts"], "distui launch", "")
+    launch = parser("launch").verbs["launch"].format_help()
+    assert "--restarts N is the option" in option_refusal(["3", "--max-restarts"], "distui launch", launch)
+    assert "--cluster NAME is the option" in option_refusal(["-c", "train"], "distui launch", launch)
+    assert "--autostop MIN is the option" in option_refusal(["-i", "10"], "distui launch", launch)
+    assert "--cluster" not in option_refusal(["-c"], "distui status", status)
     assert option_refusal(["b"], "distui ls", "").startswith("b: one word too many; ")
     old = "argument what: invalid choice: 'stack' (choose from 'stacks', 'flight', 'memory')"
     new = "argument --stream: invalid choice: 'x', maybe you meant 'nccl'? (choose from out, err, nccl)"
@@ -111,7 +115,7 @@ def test_a_word_that_is_not_known_gets_the_nearest_one() -> None:
     [
         ("launc", "did you mean `distui launch`?"),
         ("dump R foo", "take stacks, flight or memory"),
-        ("presets bogus", "take show, new or nccl"),
+        ("presets bogus", "take list, show, new or nccl"),
         ("lint", "`distui lint PRESET -- SCRIPT`"),
         ("plan ddp -- /tmp", "/tmp is a directory: give the path of a script in it"),
         ("stop R --yes --readonly", "--readonly allows nothing that changes a run"),

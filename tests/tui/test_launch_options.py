@@ -75,7 +75,8 @@ def test_every_field_of_the_form_that_is_an_option_says_what_the_option_says() -
         row = shown.get(option.form or OPTION + name)
         if option.label or not (option.form or option.alone):
             assert row is not None
-            assert row.help.startswith(option.sentences)
+            assert row.help.startswith(option.plain_sentences)
+            assert "](" not in row.help
             assert row.label == (option.label or option.flags[-1])
 
 

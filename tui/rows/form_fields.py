@@ -100,7 +100,7 @@ _ROWS: dict[str, tuple[_Own | str, ...]] = {
         _Own(
             "place",
             _PLACE.label,
-            f"{_PLACE.sentences} hosts A,B,…: hosts of your own, by ssh.",
+            f"{_PLACE.plain_sentences} hosts A,B,…: hosts of your own, by ssh.",
             _PLACE.example,
         ),
         "nnodes",
@@ -193,7 +193,7 @@ def _option(name: str, table: str) -> Field:
         name=OPTION + name,
         label=option.label or option.flags[-1],
         table=table,
-        help=" ".join(filter(None, (option.sentences, several, _MORE.get(name, "")))),
+        help=" ".join(filter(None, (option.plain_sentences, several, _MORE.get(name, "")))),
         value=option.example or option.takes or "false",
         choices=() if option.takes else _FLAG,
     )

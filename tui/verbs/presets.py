@@ -50,7 +50,7 @@ class NamedSettings(Struct, frozen=True):
 
 
 def presets(options: argparse.Namespace) -> int:
-    if options.action is None:
+    if options.action in (None, "list"):
         return _list_presets(options.json)
     if options.action == "nccl":
         return _nccl(options.name, options.json)

@@ -103,7 +103,7 @@ def test_all_that_distui_brings_travels_in_one_folder(monkeypatch: pytest.Monkey
 
 
 def test_dry_run_prints_plan_and_task(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["launch", "ddp", "--on", "aws", "--gpus", "H100:8", "--nnodes", "2", "--dry-run"]
+    words = ["launch", "ddp", "--on", "aws", "--gpus", "8xH100", "--nnodes", "2", "--dry-run"]
     assert main([*words, "--", "train.py"]) == 0
     text = capsys.readouterr().out
     assert "nnodes 2 × nproc_per_node 8" in text
