@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ..run.proc import TICKS, number_after, read_once
 from ..run.pulse import Work
@@ -77,41 +78,55 @@ def counters(members: Sequence[int], tcp: TcpBytes | None, proc: str = "/proc") 
     """Return the counters of a rank. `members`: its process, then its descendants."""
     pid, *children = members
     main = _io(f"{proc}/{pid}/task/{pid}/io")
+    read = [io for child in children if (io := _io(f"{proc}/{child}/io")) is not None]
     sent, received = _of_sockets(members, tcp, proc)
     return Work(
-        main_read=main[0],
-        main_written=main[1],
-        main_disk=main[2],
+        main_read=None if main is None else main.read,
+        main_written=None if main is None else main.written,
+        main_disk=None if main is None else main.stored,
         main_wakes=_wakes(pid, proc),
-        child_bytes=sum(sum(_io(f"{proc}/{child}/io")[:2]) for child in children),
-        child_cpu_s=_waited_for(pid, proc) + sum(_cpu_s(child, proc) for child in children),
+        child_bytes=sum(io.read + io.written for io in read) if read or not children else None,
+        child_cpu_s=_children_cpu_s(pid, children, proc),
         sent=sent,
         received=received,
     )
 
 
-def _io(path: str) -> tuple[int, int, int]:
-    """Bytes of read() and of write(), and bytes from and to storage; zeros if the file is not readable."""
-    data = b"\n" + (read_once(path) or b"")
-    read, written, loaded, stored = (
-        number_after(data, label) or 0
-        for label in (b"\nrchar:", b"\nwchar:", b"\nread_bytes:", b"\nwrite_bytes:")
-    )
-    return read, written, loaded + stored
+class _Io(NamedTuple):
+    """Bytes that a thread or process has moved."""
+
+    read: int
+    """By read(), from files, pipes and sockets."""
+    written: int
+    stored: int
+    """From and to storage."""
+
+
+def _io(path: str) -> _Io | None:
+    """Read a file as in proc_pid_io(5); None if the kernel does not have it, or hides it."""
+    data = read_once(path)
+    if data is None:
+        return None
+    labels = (b"\nrchar:", b"\nwchar:", b"\nread_bytes:", b"\nwrite_bytes:")
+    counts = [count for label in labels if (count := number_after(b"\n" + data, label)) is not None]
+    if len(counts) != len(labels):
+        return None
+    read, written, loaded, stored = counts
+    return _Io(read, written, loaded + stored)
+
+
+def _children_cpu_s(pid: int, children: Sequence[int], proc: str) -> float | None:
+    """CPU seconds of living children, and of all descendants that the process has waited for."""
+    own = _times(pid, proc)
+    if not own:
+        return None
+    return (sum(own[2:]) + sum(sum(_times(child, proc)) for child in children)) / TICKS
 
 
 def _times(pid: int, proc: str) -> list[int]:
-    """User and system time of a process, and of the children that it has waited for, in ticks."""
+    """User and system time of a process, and of the children that it has waited for, in ticks; [] if it has ended."""
     fields = (read_once(f"{proc}/{pid}/stat") or b"").rpartition(b")")[2].split()
     return [int(field) for field in fields[11:15]]
-
-
-def _cpu_s(pid: int, proc: str) -> float:
-    return sum(_times(pid, proc)) / TICKS
-
-
-def _waited_for(pid: int, proc: str) -> float:
-    return sum(_times(pid, proc)[2:]) / TICKS
 
 
 def _of_sockets(members: Sequence[int], tcp: TcpBytes | None, proc: str) -> tuple[int | None, int | None]:
@@ -123,7 +138,7 @@ def _of_sockets(members: Sequence[int], tcp: TcpBytes | None, proc: str) -> tupl
     return sum(sent for sent, _ in own), sum(received for _, received in own)
 
 
-def _wakes(pid: int, proc: str) -> int:
+def _wakes(pid: int, proc: str) -> int | None:
     """How often the main thread gave up its core to wait."""
     status = read_once(f"{proc}/{pid}/task/{pid}/status") or b""
-    return number_after(status, b"\nvoluntary_ctxt_switches:") or 0
+    return number_after(status, b"\nvoluntary_ctxt_switches:")

@@ -245,6 +245,8 @@ class Doing(NamedTuple):
     """For WORKS: what it sends, receives, reads or writes, or that its children work."""
     is_suspect: bool = False
     """For WORKS: whether only a loop of Python code or a thread that it does not wait for uses CPU time."""
+    is_hidden: bool = False
+    """For ASLEEP: whether the kernel hides what it reads and writes. It is neither busy nor idle then."""
 
 
 def doing(
@@ -305,6 +307,8 @@ def _asleep(
         return Doing(Activity.WORKS, position, stack, helped=True, sure=sure, sign=sign)
     if _other_threads_work(pulses):
         return _beside_threads(pulses, position, stack, sure)
+    if not uses_gpu and progress.is_hidden(pulses[-1]):
+        return Doing(Activity.ASLEEP, position, stack, sure=False, sign=_HIDDEN, is_hidden=True)
     if not uses_gpu:
         return Doing(Activity.ASLEEP, position, stack, sure=sure)
     # Without the percentage, which would change the evidence and raise the finding again with every sample.
@@ -312,6 +316,7 @@ def _asleep(
     return Doing(Activity.GPU_ALONE, position, stack, helped=True, sure=sure, sign=sign)
 
 
+_HIDDEN = "the kernel hides its bytes of files and pipes (/proc/PID/io), so it may read or write slowly"
 _AWAITS_THREAD = ("join", "result", "_wait_for_tstate_lock", "as_completed", "shutdown", "_shutdown")
 """Functions of Python in which the main thread waits for the end of a thread or of its work."""
 

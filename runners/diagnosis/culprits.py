@@ -250,7 +250,8 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     # The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
     if held.does and kind is not Kind.LOADER:
         action = held.does
-    verdict = _verdict(name, does, _placed(action, does), still)
+    severity = "warning" if does.is_hidden and not held.does else "error"
+    verdict = _verdict(name, does, _placed(action, does), still, severity)
     return replace(verdict, remedy=held.remedy or verdict.remedy, more=held.proof, lock=held.lock)
 
 

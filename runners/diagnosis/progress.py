@@ -93,6 +93,11 @@ def _awaits_child(pulse: Pulse) -> bool:
     return pulse.call == "wait" or (pulse.call in ("read", "write", "poll") and at_pipe)
 
 
+def is_hidden(pulse: Pulse) -> bool:
+    """Whether the kernel hides what the main thread reads and writes, so that nobody can see that it moves nothing."""
+    return pulse.work is not None and pulse.work.main_written is None
+
+
 def movement(pulses: Sequence[Pulse]) -> Movement | None:
     """Return what a rank has moved within LASTS_S before its newest pulse; None if nothing has moved."""
     if not pulses:

@@ -78,22 +78,25 @@ class RankThread(Struct, frozen=True, array_like=True):
 
 
 class Work(Struct, frozen=True, omit_defaults=True):
-    """Counters of a rank's work that its Python stack does not show. All of them only grow, from any origin."""
+    """Counters of a rank's work that its Python stack does not show. All of them only grow, from any origin.
 
-    main_read: int = 0
+    None if the kernel does not report one, or hides it.
+    """
+
+    main_read: int | None = None
     """Bytes that read() returned to the main thread: from files, pipes and sockets, but not by recv()."""
-    main_written: int = 0
+    main_written: int | None = None
     """Bytes that the main thread passed to write(), its printed output included."""
-    main_disk: int = 0
+    main_disk: int | None = None
     """Bytes that the main thread moved from and to storage."""
-    main_wakes: int = 0
+    main_wakes: int | None = None
     """How often the main thread was blocked."""
-    child_bytes: int = 0
-    """Bytes of read() and write() of its child processes."""
-    child_cpu_s: float = 0.0
+    child_bytes: int | None = None
+    """Bytes of read() and write() of those child processes for which the kernel reports them."""
+    child_cpu_s: float | None = None
     """CPU seconds of its child processes, also of those that have exited."""
     sent: int | None = None
-    """Bytes that peers have acknowledged on TCP connections, of all threads and children; None if unknown."""
+    """Bytes that peers have acknowledged on TCP connections, of all threads and children."""
     received: int | None = None
 
 

@@ -20,17 +20,17 @@ IN_JOIN = (Site(PYTHON + "threading.py", 1119, "join"), *LOAD)
 SPIN = Site("/job/train.py", 20, "spin")
 
 
-def growing(pulses: Sequence[Pulse], **rates: float) -> tuple[Pulse, ...]:
+IDLE = Work(0, 0, 0, 0, 0, 0.0, 0, 0)
+
+
+def growing(pulses: Sequence[Pulse], begin: Work = IDLE, **rates: float) -> tuple[Pulse, ...]:
     """The same pulses with counters of work: growth per second by name."""
-    return tuple(
-        structs.replace(
-            pulse,
-            work=Work(
-                **{name: type(rate)(rate * (pulse.at - NOW + 1000.0)) for name, rate in rates.items()}  # type: ignore[arg-type]
-            ),
-        )
-        for pulse in pulses
-    )
+
+    def work(pulse: Pulse) -> Work:
+        grown = {name: type(rate)(rate * (pulse.at - NOW + 1000.0)) for name, rate in rates.items()}
+        return structs.replace(begin, **grown)
+
+    return tuple(structs.replace(pulse, work=work(pulse)) for pulse in pulses)
 
 
 def beside(pulses: Sequence[Pulse], age: float) -> Made:
@@ -73,6 +73,15 @@ STILL = [
 def test_a_rank_that_moves_nothing_is_hung(kernel_call: str, rates: dict[str, float]) -> None:
     pulses = growing(series(0, LOAD, enqueued=41, call=kernel_call), **rates)
     assert only(beside(pulses, 21.0).hang()).severity == "error"
+
+
+@pytest.mark.parametrize(("kernel_call", "severity"), [("sleep", "warning"), ("lock", "error")])
+def test_a_rank_whose_bytes_are_hidden_is_neither_busy_nor_idle(kernel_call: str, severity: str) -> None:
+    hidden = growing(series(0, LOAD, enqueued=41, call=kernel_call, on="/data/index.lock"), Work())
+    assert beside(hidden, 15.0).hang() == []
+    found = only(beside(hidden, 21.0).hang())
+    assert found.severity == severity
+    assert any("the kernel hides its bytes" in line for line in found.evidence)
 
 
 def test_a_movement_that_has_ended_counts_for_some_seconds() -> None:
