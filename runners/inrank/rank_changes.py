@@ -1,7 +1,8 @@
 """The changes that the hook makes in a rank.
 
-At the start: rank 0 of a single node opens the store of its ranks only on loopback, and logs drop lines if the disk is
-full. At an exit for the next attempt: no garbage collection. debug_levels.py has the changes on request.
+At the start: rank 0 of a single node opens the store of its ranks only on loopback, the other ranks connect once it
+listens, and logs drop lines if the disk is full. At an exit for the next attempt: no garbage collection.
+debug_levels.py has the changes on request.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import socket
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, TextIO, cast
@@ -23,6 +25,11 @@ from .import_watch import when_imported
 
 MODULE = "torch.distributed.rendezvous"
 BACKLOG = 2048
+LISTENER_S, LOOK_S = 3.0, 0.01
+"""Longest wait of a client for rank 0's store, and the interval of looking, in seconds. torch would look again after 1 s."""
+SOCKET_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+LISTENS = "0A"
+"""State of a listening socket in SOCKET_TABLES (TCP_LISTEN in Linux's include/net/tcp_states.h)."""
 LIBUV_LISTENS = (2, 8)
 """First version of torch whose libuv backend of the store takes a socket; before, only the older backend does."""
 
@@ -55,7 +62,8 @@ def keep_store_on_loopback() -> None:
 def _replace_store(module: ModuleType) -> None:
     """Replace the `TCPStore` of env:// and tcp:// by a function that passes a listening socket to torch's.
 
-    If the arguments are not the expected ones, or torch takes no socket, torch's store is opened as usual.
+    A client waits for the listener first, because torch repeats a refused connection only after about a second. If the
+    arguments are not the expected ones, or torch takes no socket, torch's store is opened as usual.
     """
     theirs = getattr(module, "TCPStore", None)
     if theirs is None:
@@ -64,6 +72,7 @@ def _replace_store(module: ModuleType) -> None:
     def store(*words: Any, **named: Any) -> Any:
         listening = _listening(words, named)
         if listening is None:
+            _await_listener(named)
             return theirs(*words, **named)
         descriptor = listening.detach()  # torch now owns it
         if version_of(sys.modules["torch"].__version__) < LIBUV_LISTENS:
@@ -89,6 +98,31 @@ def _listening(words: tuple[Any, ...], named: dict[str, Any]) -> socket.socket |
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError:  # in use, perhaps by a store that this process shares; torch reports the error
         return None
+
+
+def _await_listener(named: dict[str, Any]) -> None:
+    """Wait until a socket of this machine listens on the port of a client, at most LISTENER_S."""
+    port = named.get("port")
+    if named.get("is_master") or not isinstance(port, int) or not is_loopback(named.get("host_name")):
+        return
+    deadline = time.monotonic() + LISTENER_S
+    with contextlib.suppress(OSError):
+        while not _is_listening(port) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+
+
+def _is_listening(port: int) -> bool:
+    """Return whether a socket of this machine listens on the port. Raises OSError if /proc cannot be read."""
+    local = ":%04X" % port
+    for table in SOCKET_TABLES:
+        if not os.path.exists(table):
+            continue
+        with open(table, encoding="ascii") as file:
+            for line in file:
+                fields = line.split(None, 4)
+                if fields[1].endswith(local) and fields[3] == LISTENS:
+                    return True
+    return False
 
 
 class LosingFile(io.FileIO):

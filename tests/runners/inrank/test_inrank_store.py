@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -49,3 +51,22 @@ def test_the_socket_goes_to_a_backend_that_takes_it(
     os.close(store.socket)
     other = module.TCPStore(host_name="127.0.0.1", port=0, is_master=False)
     assert (other.backend, other.socket) == ("libuv", None)
+
+
+def test_a_client_connects_once_rank_0_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    servers: list[socket.socket] = []
+    waits: list[float] = []
+
+    def rank_0_listens_after_two_waits(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            servers.append(socket.create_server(("127.0.0.1", port)))
+
+    monkeypatch.setattr(time, "sleep", rank_0_listens_after_two_waits)
+    module = ModuleType(rank_changes.MODULE)
+    module.TCPStore = lambda **named: socket.create_connection((named["host_name"], named["port"]))  # type: ignore[attr-defined]
+    rank_changes._replace_store(module)
+    with module.TCPStore(host_name="127.0.0.1", port=port, is_master=False), servers[0]:
+        assert len(waits) == 2
