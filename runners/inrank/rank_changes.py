@@ -26,7 +26,7 @@ from .import_watch import when_imported
 MODULE = "torch.distributed.rendezvous"
 BACKLOG = 2048
 LISTENER_S, LOOK_S = 3.0, 0.01
-"""Longest wait of a client for rank 0's store, and the interval of looking, in seconds. torch would look again after 1 s."""
+"""Longest wait (s) of a client for rank 0's store, and the interval of looking. torch would look again after 1 s."""
 SOCKET_TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 LISTENS = "0A"
 """State of a listening socket in SOCKET_TABLES (TCP_LISTEN in Linux's include/net/tcp_states.h)."""
