@@ -408,7 +408,7 @@ def _is_glog_warning(line: LogLine) -> bool:
 def _quoted(best: _Sentence) -> tuple[str, str]:
     """Return text and remedy of a message that the table of causes does not contain."""
     quote = shown(best.text)[:QUOTED]
-    advice = advice_of(best.text) if best.sureness is Sureness.ENDED else ""
+    advice = advice_of(best.text) if best.sureness > Sureness.WORDS else ""
     if advice:
         return f"The log has this error: {quote}", sentence(advice)
     return (

@@ -29,6 +29,8 @@ AFTER = 6
 """Maximum distance in lines between an exception and a chained one."""
 LAST = 30
 """An exception within this many lines of the file's end counts as the reason for the end."""
+OTHERS_SIGNS = 3
+"""Training steps of any writer after an exception that prove that the job went on, if nothing else shows a failure."""
 SIGNS = 2
 """Training steps after an exception that prove that the script caught it; one step may have been in progress."""
 PLACE = 1 << 20
@@ -118,15 +120,29 @@ class _Raised:
     """Line number of the newest occurrence, by file."""
     lives: dict[Stream, int] = field(default_factory=dict)
     """Number of training steps that each writer logged after the exception."""
+    steps: dict[int, int] = field(default_factory=dict)
+    """Number of training steps of all writers after the newest occurrence, by file."""
 
     @property
     def outlived(self) -> bool:
         """Whether training went on after the exception."""
         return not self.sure and any(count >= SIGNS for count in self.lives.values())
 
+    @property
+    def outlived_by_others(self) -> bool:
+        """Whether training went on after the exception, of whichever writer."""
+        return not self.sure and bool(self.steps) and min(self.steps.values()) >= OTHERS_SIGNS
+
+    def may_be_outlived(self, file: int) -> bool:
+        """Whether more training steps in a file would show that training went on."""
+        few = any(count < SIGNS for (where, _), count in self.lives.items() if where == file)
+        return few or self.steps.get(file, OTHERS_SIGNS) < OTHERS_SIGNS
+
     def add(self, first: First, sure: bool, stream: Stream | None) -> None:
         """Count an occurrence of this writer, or of an unknown one."""
         self.sure = self.sure or sure
+        if first.file in self.steps or len(self.steps) < STREAMS:
+            self.steps[first.file] = 0
         if stream is not None and (stream in self.lives or len(self.lives) < STREAMS):
             self.lives[stream] = 0
         if self.entry.seen(first.head, first.file):
@@ -259,15 +275,16 @@ class Exceptions:
     def alive(self, stream: str) -> None:
         """Count a training step of this writer."""
         where = self._file, stream
-        trace = self._traces.get(where)
-        if trace is not None and trace.raised:
-            self._close(trace)
+        for trace in list(self._traces.values()):
+            if trace.raised and trace.stream[0] == self._file:
+                self._close(trace)
         self.pending = False
         for raised in self._raised.values():
             if where in raised.lives:
                 raised.lives[where] += 1
-            few = [file for (file, _), count in raised.lives.items() if count < SIGNS]
-            self.pending = self.pending or self._file in few
+            if self._file in raised.steps:
+                raised.steps[self._file] += 1
+            self.pending = self.pending or raised.may_be_outlived(self._file)
 
     def ended(self, line: LogLine) -> bool:
         """Return True if the line reports how a process exited."""
@@ -318,9 +335,10 @@ class Exceptions:
                 self._close(trace)
         for place, raised in enumerate(self._raised.values()):
             ends = any(lengths.get(file, 0) - line <= LAST for file, line in raised.last.items())
-            sure = raised.sure or ((self.failed or ends) and not raised.outlived)
+            outlived = raised.outlived or (raised.outlived_by_others and not self.failed)
+            sure = raised.sure or ((self.failed or ends) and not outlived)
             rule = _rule(raised.failure, place, sure)
-            if raised.outlived and not self.failed:
+            if outlived and not self.failed:
                 rule = replace(rule, severity="note", role="fact")
             yield replace(raised.entry, rule=rule)
 

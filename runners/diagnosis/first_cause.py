@@ -132,6 +132,8 @@ LEFT = "rendezvous-left"
 """A node's agent also writes this at a normal end. It is a cause only if a traceback begins after it."""
 LOOPBACK, UNREACHED = "gloo-loopback", ("died-peer-gone", "died-connect-timeout")
 """An address that leads nowhere from another node explains these symptoms; on a single node it is normal."""
+FINAL = ("slurm",)
+"""Layers that report the end of a job while its ranks still print steps."""
 TRACED = "error-trace"
 PASSED_ON = {
     "1": "unhandled CUDA error",
@@ -192,11 +194,12 @@ class _Case:
         return first.evidence.line < self.well_until.get(first.file, 0)
 
     def _is_disproved(self, entry: RuleHits) -> bool:
-        """Whether training steps after a failure show that a retry succeeded."""
-        trained = self.reading.trained
-        return entry.rule.retried and all(
-            first.evidence.line < trained.get(first.file, 0) for first in entry.firsts
-        )
+        """Whether training steps after a failure show that the job survived it, or that a retry succeeded."""
+        trained, rule = self.reading.trained, entry.rule
+        survivable = rule.explains and rule.layer not in FINAL and not self.exceptions.failed
+        if not entry.firsts or not (rule.retried or survivable):
+            return False
+        return all(first.evidence.line < trained.get(first.file, 0) for first in entry.firsts)
 
     def _survived(self, entry: RuleHits, finding: LogFinding) -> LogFinding:
         """Return a finding that the job survived as a fact."""

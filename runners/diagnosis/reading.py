@@ -348,7 +348,7 @@ class Reading:
             if not (rule.since or rule.until) or rule.holds_for(self.statements.version):
                 self.tally.add(rule, match, head, number)
                 fired = fired or rule.id != WHERE
-                if rule.retried:
+                if rule.retried or rule.explains:
                     self._at.steps_awaited = SIGNS
                     self.trained.pop(self._at.number, None)
                 if rule.id in REPORTS:

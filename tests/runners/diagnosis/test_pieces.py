@@ -57,7 +57,7 @@ def test_the_type_of_an_exception_that_ray_passes_on_is_told_where_its_traceback
          "nvcc fatal : Unsupported gpu architecture"),
         (["Events:", "  Type     Reason            Age    From     Message",
           "  Warning  FailedScheduling  4m31s  volcano  pod group is not ready, 1 Pending, 1 minAvailable"],
-         "FailedScheduling 4m31s volcano pod group is not ready"),
+         "no node of its Kubernetes cluster: pod group is not ready"),
         (["  - message: '3/0 tasks in gang unschedulable: job is not ready, 3 minAvailable.'",
           "    reason: NotEnoughResources", '    status: "True"'], "in gang unschedulable: job is not ready"),
         (["libtorch_cuda.so: undefined symbol: ncclCommRegister"],
@@ -74,6 +74,25 @@ def test_the_type_of_an_exception_that_ray_passes_on_is_told_where_its_traceback
 )  # fmt: skip
 def test_more_words_in_which_a_failure_is_told(lines: list[str], words: str) -> None:
     assert words in " ".join(first_of(*lines).text.split())
+
+
+STEPS = [f"(Driver pid=9) step:{step} - actor/loss:0.1 - actor/grad_norm:0.4" for step in (10, 11, 12)]
+
+
+@for_each(
+    "lines",
+    [
+        ["(Scorer pid=10) Traceback (most recent call last):",
+         '(Scorer pid=10)   File "/tmp/answer.py", line 3, in <module>',
+         "(Scorer pid=10)     print(1 / 0)", "(Scorer pid=10) ZeroDivisionError: division by zero"],
+        ["bash: line 1: module: command not found"],
+        ["INFO:sky: Cluster 'otter' was preempted. Recovering..."],
+        ["gpu-1:10:20 [0] transport/net_ib.cc:200 NCCL WARN NET/IB : mlx5_2:1 Got async event : port error"],
+    ],
+)  # fmt: skip
+def test_training_after_a_problem_shows_that_the_job_survived_it(lines: list[str]) -> None:
+    assert said(lines).failed
+    assert not said([*lines, *STEPS]).failed
 
 
 def test_a_pod_that_is_scheduled_after_a_warning_has_not_failed() -> None:
