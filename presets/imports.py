@@ -1,22 +1,24 @@
 """Create presets from accelerate's YAML, DeepSpeed's JSON and SkyPilot's tasks.
 
-Values without a field go to the tables [accelerate], [deepspeed] and [sky], key by key.
+Values without a field go to the tables [accelerate], [deepspeed] and [sky], key by key. A note names each key that the
+preset cannot keep.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, get_args
 
 from . import model, nccl, text_formats
-from .finding import Finding, PresetError
-from .launchers import deepspeed
+from .finding import Finding, PlanError, PresetError
+from .launchers import accelerate, deepspeed
 from .lint import lint_file
 from .lint.accelerate_file import sharding_name
 from .lint.files import kind_of
 from .lint.named_files import named_files
+from .model import Preset
 from .secrets import is_secret
 from .text_formats import (
     MOST_BYTES,
@@ -47,9 +49,11 @@ def import_preset(
     values = bare(document)
     match kind_of(document):
         case "accelerate":
-            draft = from_accelerate(values, name)
+            draft = from_accelerate(values, name, read)
+            draft.notes += _lost_keys(_as_written_today(values), draft, name, accelerate.file)
         case "deepspeed":
             draft = from_deepspeed(values, name)
+            draft.notes += _lost_keys(values, draft, name, deepspeed.file)
         case "skypilot":
             draft = from_skypilot(values, read)
         case _:
@@ -95,6 +99,51 @@ class Imported:
                 self.values[path] = model.merged(self.values.get(path, {}), kept)
 
 
+def preset_of(draft: Imported, source: str) -> Preset:
+    """Return the imported preset. Every value is checked as in loading. Raises PresetError."""
+    accepted = {path: model.accept(path, value, source) for path, value in draft.values.items()}
+    return model.build("imported", accepted)
+
+
+def _lost_keys(
+    document: Mapping[str, Any], draft: Imported, source: str, write: Callable[[Preset], dict[str, Any]]
+) -> list[str]:
+    """Return a note on each key that the other program's file, written from the preset, does not have again.
+
+    Keys that a note names already are left out. Raises PresetError.
+    """
+    try:
+        written = write(preset_of(draft, source))
+    except PlanError as error:
+        return [f"It cannot be written again as such a file: {error}."]
+    named = " ".join(draft.notes)
+    return [
+        f"{path} {value} is not kept: a preset has no place for it."
+        for path, value in _missing(document, written)
+        if path.rpartition(".")[2] not in named
+    ]
+
+
+def _missing(before: Mapping[str, Any], after: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """Yield path and value of what `after` lacks or has otherwise. Null and empty tables mean the default."""
+    for key, value in before.items():
+        other = after.get(key) if isinstance(after, Mapping) else None
+        if isinstance(value, Mapping):
+            yield from _missing(value, other, f"{path}{key}.")
+        elif value is not None and _comparable(value) != _comparable(other):
+            yield f"{path}{key}", value
+
+
+def _comparable(value: object) -> object:
+    """Return one form for the ways in which YAML writers write a value."""
+    if isinstance(value, list):
+        return [_comparable(part) for part in value]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    shown = str(value).replace(" ", "")
+    return _TRUTHS.get(shown.lower(), shown)
+
+
 def text(name: str, source: str, draft: Imported) -> str:
     """Return the preset file `name`. Every value is checked as in loading. Raises PresetError."""
     lines = [f"# Imported from {toml_escaped(source)}."]
@@ -138,48 +187,72 @@ def truth(value: object) -> bool | None:
     return _TRUTHS.get(str(value).strip().lower())
 
 
-KINDS = {"NO": "single", "FSDP": "fsdp1", "DEEPSPEED": "deepspeed"}
+KINDS = {"NO": "single", "FSDP": "fsdp1", "DEEPSPEED": "deepspeed", accelerate.MEGATRON: "ddp"}
 """distributed_type → kind of strategy. MULTI_… is ddp."""
 PLACED = ("machine_rank", "main_process_ip", "main_process_port")
 """Keys that depend on the node. distui determines them at each launch."""
+PREFIXES = {"fsdp_config": "fsdp_", "dynamo_config": "dynamo_", "fp8_config": "fp8_"}
+"""Table → the prefix of its keys, which accelerate's older files leave out."""
 
 
-def from_accelerate(document: Mapping[str, Any], source: str) -> Imported:
+def from_accelerate(
+    document: Mapping[str, Any], source: str, read: Callable[[str], bytes | None] = lambda name: None
+) -> Imported:
     """Import accelerate's YAML. Raises PresetError."""
-    draft, rest = Imported(), dict(document)
-    kind = _kind(rest, source)
-    draft.put("strategy.kind", kind)
-    _accelerate_precision(rest, draft)
+    rest = _as_written_today(document)
+    name = str(rest.pop("distributed_type", ""))
+    kind = _kind(name, rest, source)
+    if kind == "deepspeed":
+        draft = _accelerates_deepspeed(rest, source, read)
+    else:
+        draft = Imported({"strategy.kind": kind})
+        _accelerate_precision(rest, draft)
     _machines(rest, draft, kind)
+    _cpu(name, rest, draft)
+    _compilation(rest, draft)
     if kind in ("fsdp1", "fsdp2"):
         rest["fsdp_config"] = _fsdp(table_of(rest, "fsdp_config"), draft, kind)
-    if kind == "deepspeed":
-        rest["deepspeed_config"] = _accelerate_deepspeed(table_of(rest, "deepspeed_config"), draft)
-    replicas = whole(table_of(rest, "parallelism_config").get("parallelism_config_dp_replicate_size"))
-    if kind == "fsdp2" and replicas is not None and replicas > 1:
-        draft.put("mesh.dp_replicate", replicas)
-    gpus = rest.get("gpu_ids")
-    if gpus not in (None, "all"):
-        draft.notes.append(
-            f"gpu_ids {gpus} works only under `accelerate launch`: --env CUDA_VISIBLE_DEVICES={gpus} elsewhere."
-        )
+    rest["parallelism_config"] = _sizes(table_of(rest, "parallelism_config"), draft, kind)
+    if name == accelerate.MEGATRON or (
+        name.startswith("MULTI_") and name not in ("MULTI_GPU", "MULTI_CPU")
+    ):
+        draft.keep("accelerate", {"distributed_type": name})
     draft.keep("accelerate", rest)
     return draft
 
 
-def _kind(rest: dict[str, Any], source: str) -> str:
+def _as_written_today(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy in which the keys of accelerate's tables have their prefixes, and FSDP's strategy its name."""
+    rest = dict(document)
+    for table, prefix in PREFIXES.items():
+        if isinstance(rest.get(table), Mapping):
+            rest[table] = {prefix + key.removeprefix(prefix): value for key, value in rest[table].items()}
+    fsdp = table_of(rest, "fsdp_config")
+    if "fsdp_sharding_strategy" in fsdp:
+        name = sharding_name(plain(fsdp["fsdp_sharding_strategy"]))
+        rest["fsdp_config"] = {**fsdp, "fsdp_sharding_strategy": name}
+    backend = rest.pop("dynamo_backend", None)
+    if backend not in (None, "NO", "no"):
+        rest["dynamo_config"] = {"dynamo_backend": backend}
+    return rest
+
+
+def _kind(name: str, rest: dict[str, Any], source: str) -> str:
     """Return the kind of strategy. Raises PresetError."""
     place = rest.pop("compute_environment", "LOCAL_MACHINE")
     if place != "LOCAL_MACHINE":
         raise PresetError(f"{source}: compute_environment is {place}: only LOCAL_MACHINE can be a preset")
-    name = str(rest.pop("distributed_type", ""))
+    if name == "XLA":
+        raise PresetError(
+            f"{source}: distributed_type is XLA: distui starts ranks on GPUs and CPUs, not on TPUs"
+        )
     if name in KINDS or name.startswith("MULTI_"):
         kind = KINDS.get(name, "ddp")
         version = whole(table_of(rest, "fsdp_config").get("fsdp_version"))
         return "fsdp2" if kind == "fsdp1" and version == 2 else kind
     raise PresetError(
-        f"{source}: distributed_type is {name or 'missing'}: one of NO, MULTI_GPU, MULTI_CPU, FSDP and DEEPSPEED "
-        "is expected"
+        f"{source}: distributed_type is {name or 'missing'}: one of NO, MULTI_GPU, MULTI_CPU, FSDP, DEEPSPEED and "
+        "MEGATRON_LM is expected"
     )
 
 
@@ -192,6 +265,10 @@ def _accelerate_precision(rest: dict[str, Any], draft: Imported) -> None:
         if mixed == "fp16" or truth(rest.get("fp16")):
             param = "fp16"
         rest.pop("fp16", None)
+    else:
+        draft.notes.append(
+            f"mixed_precision {mixed} stays Accelerate's own: precision.param has no such format."
+        )
     draft.put("precision.param", param or "bf16")
     draft.put("precision.reduce", param or "bf16")
 
@@ -200,19 +277,36 @@ def _machines(rest: dict[str, Any], draft: Imported, kind: str) -> None:
     nodes = whole(rest.pop("num_machines", 1)) or 1
     total = whole(rest.pop("num_processes", None))
     draft.put("topology.nnodes", nodes)
-    if kind != "single" and total is not None and total > 0:
+    if kind == "single":
+        draft.put("topology.nproc_per_node", 1)
+    elif total is not None and total > 0:
         draft.put("topology.nproc_per_node", max(1, total // nodes))
         if nodes > 1:
             draft.notes.append(
                 f"num_processes {total} is the total of {nodes} machines: {total // nodes} ranks on each."
             )
-    elif kind == "single":
-        draft.put("topology.nproc_per_node", 1)
     for key in PLACED:
         if rest.pop(key, None) not in (None, 0):
             draft.notes.append(f"{key} is left out: each launch sets it.")
-    if truth(rest.get("use_cpu")) is not True:
-        rest.pop("use_cpu", None)
+
+
+def _cpu(name: str, rest: dict[str, Any], draft: Imported) -> None:
+    """Import the choice of GPUs, or of none, as the variable that makes it."""
+    gpus = rest.pop("gpu_ids", None)
+    if truth(rest.pop("use_cpu", False)) or name == "MULTI_CPU":
+        draft.put("env.CUDA_VISIBLE_DEVICES", "")
+    elif gpus not in (None, "all"):
+        draft.put("env.CUDA_VISIBLE_DEVICES", str(gpus))
+
+
+def _compilation(rest: dict[str, Any], draft: Imported) -> None:
+    """Import compilation of each layer. Other settings of torch.compile are kept."""
+    table = table_of(rest, "dynamo_config")
+    per_layer = truth(table.get("dynamo_use_regional_compilation"))
+    if str(table.get("dynamo_backend")).upper() == "INDUCTOR" and per_layer:
+        del table["dynamo_backend"], table["dynamo_use_regional_compilation"]
+        draft.put("strategy.compile", True)
+        rest["dynamo_config"] = table
 
 
 def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
@@ -221,11 +315,9 @@ def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
     Missing keys get the defaults of `accelerate launch`, which differ from those of the fields.
     """
     table.pop("fsdp_version", None)
-    offload = truth(table.pop("fsdp_offload_params", False))
-    draft.put("strategy.cpu_offload", bool(offload))
-    if truth(table.get("fsdp_activation_checkpointing")):
-        table.pop("fsdp_activation_checkpointing")
-        draft.put("strategy.activation_checkpointing", True)
+    draft.put("strategy.cpu_offload", truth(table.pop("fsdp_offload_params", False)) or False)
+    checkpointing = truth(table.pop("fsdp_activation_checkpointing", False)) or False
+    draft.put("strategy.activation_checkpointing", checkpointing)
     classes = table.pop("fsdp_transformer_layer_cls_to_wrap", None)
     if classes:
         names = classes if isinstance(classes, list) else str(classes).split(",")
@@ -236,20 +328,54 @@ def _fsdp(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
         reshard = truth(raw)
         draft.put("strategy.reshard_after_forward", True if reshard is None else reshard)
         return rest
-    draft.put(
-        "strategy.sharding", sharding_name(plain(rest.pop("fsdp_sharding_strategy", None) or "FULL_SHARD"))
-    )
+    draft.put("strategy.sharding", rest.pop("fsdp_sharding_strategy", None) or "FULL_SHARD")
     return {"fsdp_backward_prefetch": "NO_PREFETCH", **rest}
 
 
-def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, Any]:
-    """Import the keys of accelerate that have fields. Return the rest of the table."""
-    if "deepspeed_config_file" in table:
-        draft.notes.append(
-            f"Its DeepSpeed configuration stays the file {table['deepspeed_config_file']}: import that one, too, "
-            "to change it by fields."
+def _sizes(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
+    """Import the sizes of `parallelism_config` as the mesh. The number of ranks decides dp_shard."""
+    sizes = {name: whole(table.get(accelerate.size_key(name))) for name in accelerate.OF_MESH}
+    for name, size in sizes.items():
+        if kind == "fsdp2" or name != "dp_replicate":
+            table.pop(accelerate.size_key(name), None)
+        if size is None or size < 2:
+            continue
+        if kind == "fsdp2":
+            draft.put(f"mesh.{name}", size)
+        elif name != "dp_replicate":
+            draft.notes.append(
+                f"{accelerate.size_key(name)} {size} is left out: a preset has mesh.{name} only with fsdp_version 2."
+            )
+    if kind == "fsdp2":
+        table.pop(accelerate.size_key("dp_shard"), None)
+    return table
+
+
+def _accelerates_deepspeed(
+    rest: dict[str, Any], source: str, read: Callable[[str], bytes | None]
+) -> Imported:
+    """Import the settings of DeepSpeed, also those of a file that the YAML names. Raises PresetError."""
+    table = table_of(rest, "deepspeed_config")
+    path = table.pop("deepspeed_config_file", None)
+    rest["deepspeed_config"] = table
+    if path in (None, "none"):
+        draft = Imported({"strategy.kind": "deepspeed"})
+        _accelerate_precision(rest, draft)
+        _short_form(table, draft)
+        return draft
+    config = deepspeed.parsed(read(str(path)))
+    if config is None:
+        raise PresetError(
+            f"{source}: deepspeed_config_file {path} cannot be read as JSON: put it next to {source}"
         )
-        return table
+    rest.pop("mixed_precision", None)  # Accelerate refuses it with such a file
+    draft = from_deepspeed(config, str(path))
+    draft.notes.append(f"The preset has the values of {path}, which its deepspeed_config_file names.")
+    return draft
+
+
+def _short_form(table: dict[str, Any], draft: Imported) -> None:
+    """Import the keys of `deepspeed_config` that have fields, and take them out of the table."""
     stage = whole(table.pop("zero_stage", 2))
     draft.put("strategy.stage", 2 if stage is None else stage)
     paths = []
@@ -264,7 +390,6 @@ def _accelerate_deepspeed(table: dict[str, Any], draft: Imported) -> dict[str, A
     draft.keep("deepspeed", {"gradient_clipping": "auto" if clipping is None else clipping})
     if truth(table.pop("zero3_save_16bit_model", False)):
         draft.keep("deepspeed", {"zero_optimization": {"stage3_gather_16bit_weights_on_model_save": True}})
-    return table
 
 
 def from_deepspeed(document: Mapping[str, Any], source: str) -> Imported:
@@ -289,14 +414,14 @@ def _zero(zero: dict[str, Any], draft: Imported, rest: dict[str, Any]) -> dict[s
         part = table_of(zero, name)
         zero.pop(name, None)
         device = str(part.pop("device", None) or "none")
-        if device == "none":
-            continue
-        draft.put(f"strategy.{name}", device)
-        if device == "nvme":
+        if device != "none":
+            draft.put(f"strategy.{name}", device)
+        if device == "nvme" and draft.values.get("strategy.nvme_path") in (None, part.get("nvme_path")):
             draft.put("strategy.nvme_path", part.pop("nvme_path", None))
-        elif name == "offload_optimizer":
+        elif device == "cpu" and name == "offload_optimizer":
             rest.setdefault("zero_force_ds_cpu_optimizer", True)
-        zero[name] = part
+        if part or device != "none":
+            zero[name] = part
     return zero
 
 

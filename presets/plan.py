@@ -22,7 +22,7 @@ from . import (
     worker_group,
 )
 from .finding import PlanError
-from .launchers import deepspeed, megatron, torchrun
+from .launchers import accelerate, deepspeed, megatron, torchrun
 from .model import MESH_OPTIONS, Loaded, Preset, RestartPolicy, Topology
 from .request import Request
 from .script_support import Obeys
@@ -142,12 +142,14 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     preset = _adapted(loaded.preset, request)
     wished = {**preset.env, **preset.nccl.env, **wished_env(request)}
     ranks = worker_group.ranks(preset, place.gpus, place.cores, place.nodes, {**place.user_env, **wished})
-    sizes = _mesh(preset, ranks.nproc)
+    planned = sizes = _mesh(preset, ranks.nproc)
     env, notes = _rank_env(preset, request, place, wished, ranks)
     obeyed = _inspect(preset, request, place, ranks.backend, sizes)
     python = request.python or place.python
     launch = _launch(preset, request, place, ranks.nproc, script)
-    obeyed, sizes = _megatron(request, obeyed, sizes)
+    obeyed, sizes = _megatron(preset, request, obeyed, sizes)
+    if sizes != planned:
+        del env["DISTUI_MESH"]  # the script divides the ranks by itself
     own = _own_config(request, place)
     wired = wire(preset, launch, obeyed, ranks.backend, place.run_dir, env, own)
     command = (script, *request.args)
@@ -220,7 +222,7 @@ def _inspect(
     asked = script_support.Requirements(
         kind=preset.strategy.kind,
         backend=backend,
-        mesh=tuple(sizes),
+        mesh=tuple(name for name, size in sizes.items() if size > 1),
         args=request.args,
         accumulation=preset.batch.accumulation,
         options=preset.strategy.extras(),
@@ -243,15 +245,23 @@ def _own_config(request: Request, place: Place) -> OwnConfig:
     return OwnConfig(script_support.own_config(place.script_source, request.args), values)
 
 
-def _megatron(request: Request, obeyed: Obeys, sizes: dict[str, int]) -> tuple[Obeys, dict[str, int]]:
-    """Return the result for the script and the mesh, corrected if its arguments are Megatron-LM's or NeMo's."""
-    asked = megatron.read(request.args) if obeyed.how is None and obeyed.reader is None else None
+def _megatron(
+    preset: Preset, request: Request, obeyed: Obeys, sizes: dict[str, int]
+) -> tuple[Obeys, dict[str, int]]:
+    """Return the result for the script and the mesh, corrected if Megatron-LM or NeMo divides the ranks."""
+    own = obeyed.how is None and obeyed.reader is None
+    by_accelerate = obeyed.reader in ("accelerate", "trainer")
+    words = accelerate.megatron_words(preset) if by_accelerate else request.args if own else ()
+    asked = megatron.read(words)
     if asked is None:
         return obeyed, sizes
     world = math.prod(sizes.values())
     made = megatron.dimensions(asked, world)
-    why = megatron.note(request.script or "the command", asked, made)
-    return replace(obeyed, why=why), made or {"dp": world}
+    script = request.script or "the command"
+    if not by_accelerate:
+        return replace(obeyed, why=megatron.note(script, asked, made)), made or {"dp": world}
+    why = megatron.note(f"{script}, through [accelerate] megatron_lm_config,", asked, made)
+    return replace(obeyed, how=why, why=why), made or {"dp": world}
 
 
 def _mesh(preset: Preset, nproc: int) -> dict[str, int]:

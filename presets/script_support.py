@@ -37,8 +37,13 @@ CLAIMED = (
 """Arguments of Accelerator that decide the strategy."""
 TRAINER_CLAIMED = ("fsdp", "fsdp_config", "deepspeed")
 """Arguments of TrainingArguments that decide the strategy, and options with these names."""
-NO_WAY = {"pp": "mesh.pp", "ep": "mesh.ep", "cp": "mesh.cp", "tp": "mesh.tp"}
-"""Mesh dimensions that Accelerate does not apply to a model."""
+NO_WAY = ("pp", "ep")
+"""Mesh dimensions that Accelerate does not have."""
+BY_THE_SCRIPT = {
+    "tp": (("tp_plan", "tp_size", "distributed_config"), "it loads its model with a tp_plan"),
+    "cp": (("maybe_context_parallel",), "its steps run in accelerator.maybe_context_parallel()"),
+}
+"""Mesh dimension of Accelerate → the names in a script that takes part in it, and what such a script does."""
 
 Reader = Literal["parallelize", "accelerate", "trainer", "deepspeed", "adopt"]
 
@@ -165,7 +170,8 @@ def _theirs(lead: str, script: Script, call: ScriptCall, asked: Requirements) ->
         names = tuple(name for name in CLAIMED if not (name == "cpu" and _on_cpu_anyway(asked)))
         values = Values(script, asked.args)
         claims = _claims([call], names, values)
-        return _accelerate(lead, "accelerate", claims, _claims([call], ("mixed_precision",), values), asked)
+        precise = _claims([call], ("mixed_precision",), values)
+        return _accelerate(lead, script, "accelerate", claims, precise, asked)
     if top in ("transformers", "trl"):
         return _trainer(lead, script, asked)
     return _refuses(f"{lead}: the preset's strategy does not change that.")
@@ -184,7 +190,7 @@ def _trainer(lead: str, script: Script, asked: Requirements) -> Obeys:
     given = _given(("bf16", "fp16"), asked.args)
     if given and not precise.sure:
         precise = _Claims(f"{given} among its arguments")
-    return _accelerate(lead, "trainer", _claims(made, TRAINER_CLAIMED, values), precise, asked)
+    return _accelerate(lead, script, "trainer", _claims(made, TRAINER_CLAIMED, values), precise, asked)
 
 
 def _given(names: Sequence[str], args: Sequence[str]) -> str:
@@ -240,7 +246,9 @@ def _an_object(keyword: ast.keyword, value: Value, values: Values) -> bool:
     return keyword.arg in CLAIMED and all(isinstance(expression, ast.Call) for expression in made)
 
 
-def _accelerate(lead: str, reader: Reader, claims: _Claims, precise: _Claims, asked: Requirements) -> Obeys:
+def _accelerate(
+    lead: str, script: Script, reader: Reader, claims: _Claims, precise: _Claims, asked: Requirements
+) -> Obeys:
     if claims.sure:
         return _refuses(
             f"{lead} with its own {claims.sure}: the preset's strategy does not change that.", reader
@@ -259,7 +267,20 @@ def _accelerate(lead: str, reader: Reader, claims: _Claims, precise: _Claims, as
         how = f"{lead}: it obeys strategy and precision through the environment{unless}{own}."
     if left := [name for name in asked.options if name not in _options_of_accelerate(asked.kind)]:
         how = f"{how[:-1]}; but not strategy.{left[0]}, which it has no way to set from outside."
+    if part := _by_the_script(script, reader, asked):
+        how = f"{how[:-1]}; {part}."
     return _obeys(how, reader)
+
+
+def _by_the_script(script: Script, reader: Reader, asked: Requirements) -> str:
+    """Return on what the first dimension of the mesh depends in which the script does not visibly take part, or ""."""
+    seen = {keyword.arg for call in script.calls for keyword in call.node.keywords}
+    seen |= {call.last for call in script.calls}
+    for name, (names, what) in BY_THE_SCRIPT.items():
+        done = bool(seen & set(names)) or (name == "cp" and reader == "trainer")
+        if name in asked.mesh and not done:
+            return f"mesh.{name} only if {what}"
+    return ""
 
 
 def _clause(lead: str, conditions: Sequence[str]) -> str:
@@ -278,8 +299,14 @@ def _beyond_accelerate(asked: Requirements) -> str | None:
         )
     if asked.kind in ("fsdp1", "fsdp2") and asked.backend == "gloo":
         return "which knows no FSDP on CPU and trains as DDP there"
-    beyond = next((NO_WAY[name] for name in asked.mesh if name in NO_WAY), None)
-    return f"which does not divide a model by {beyond}: call parallelize() for that" if beyond else None
+    beyond = next((name for name in asked.mesh if name in NO_WAY), None)
+    if beyond:
+        return f"which does not divide a model by mesh.{beyond}: call parallelize() for that"
+    if asked.kind != "fsdp2" and "cp" in asked.mesh:
+        return "which divides sequences only under fsdp2: take preset context"
+    if "tp" in asked.mesh and not {"dp_shard", "cp"} & set(asked.mesh):
+        return "whose FSDP needs ranks to shard over besides mesh.tp: launch more ranks, or lower mesh.tp"
+    return None
 
 
 def _deepspeed(lead: str, script: Script, call: ScriptCall, asked: Requirements) -> Obeys:

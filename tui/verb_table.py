@@ -704,9 +704,16 @@ _PRESETS = {
                 "import accelerate's YAML, DeepSpeed's JSON, a SkyPilot task, or the launch of a run",
                 dest="source",
             ),
+            value(
+                "--format",
+                "PROGRAM",
+                "with show: print the file of accelerate or deepspeed",
+                choices=("accelerate", "deepspeed"),
+            ),
             JSON,
         ),
-        usage="distui presets [list] [--json] | show NAME [--set F=VALUE] | new NAME [--base NAME | --from FILE|RUN]"
+        usage="distui presets [list] [--json] | show NAME [--set F=VALUE] [--format accelerate|deepspeed]"
+        " | new NAME [--base NAME | --from FILE|RUN]"
         " | nccl [NAME]",
         examples={
             "presets": "list them",

@@ -13,6 +13,7 @@ from .. import model
 from ..finding import PlanError
 from ..model import Preset, Strategy
 from ..secrets import mask_text
+from . import own_tables
 
 CONFIG_FILE = "ds_config.json"
 """Name in the run directory."""
@@ -39,10 +40,33 @@ def config(preset: Preset, reader: Reader, own: Mapping[str, Any] | None = None)
     }
     if reader == "deepspeed" and preset.strategy.offload_optimizer == "cpu":
         made["zero_force_ds_cpu_optimizer"] = False
+    is_batch_open = preset.batch.micro is None and preset.batch.accumulation == 1
+    own_tables.check(
+        "deepspeed", preset.deepspeed, made, model.without(_FIELDS, BATCH if is_batch_open else ())
+    )
     made = made if own is None else _over(own, made, preset)
     merged = model.merged(made, dict(preset.deepspeed))
     assert isinstance(merged, Mapping)
     return dict(merged)
+
+
+def file(preset: Preset) -> dict[str, Any]:
+    """Return DeepSpeed's configuration for use without distui. Raises PlanError if the strategy is another one.
+
+    Batch sizes that the preset does not set are "auto", which Accelerate and the Trainer replace.
+    """
+    if preset.strategy.kind != "deepspeed":
+        raise PlanError(
+            f"strategy {preset.strategy.kind} is not DeepSpeed's: take ds-zero2 or another preset of DeepSpeed"
+        )
+    usual = {
+        "bf16": {"enabled": False},
+        "fp16": {"enabled": False},
+        "communication_data_type": preset.precision.reduce,
+    }
+    made = model.merged(usual, config(preset, "deepspeed" if preset.batch.micro else "accelerate"))
+    assert isinstance(made, Mapping)
+    return dict(made)
 
 
 def text(made: Mapping[str, Any]) -> str:
@@ -60,6 +84,18 @@ def parsed(source: str | bytes | None) -> dict[str, Any] | None:
 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 FORMATS = ("bf16", "fp16", "amp")
+_FIELDS = {
+    "zero_optimization.stage": "strategy.stage",
+    "zero_optimization.offload_optimizer.device": "strategy.offload_optimizer",
+    "zero_optimization.offload_optimizer.nvme_path": "strategy.nvme_path",
+    "zero_optimization.offload_param.device": "strategy.offload_param",
+    "bf16.enabled": "precision.param",
+    "fp16.enabled": "precision.param",
+    "communication_data_type": "precision.reduce",
+    "train_micro_batch_size_per_gpu": "batch.micro",
+    "gradient_accumulation_steps": "batch.accumulation",
+}
+"""Key that a field decides → the field."""
 OFFLOADS = ("offload_optimizer", "offload_param", "cpu_offload", "cpu_offload_params")
 """Keys of `zero_optimization`. The last two are old names."""
 

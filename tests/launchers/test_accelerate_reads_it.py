@@ -72,7 +72,8 @@ def their_environment(words: list[str], monkeypatch: pytest.MonkeyPatch) -> dict
 
     args, from_file = validated(words)
     args.deepspeed_fields_from_accelerate_config = ""
-    assert not from_file or not args.use_deepspeed, "which Accelerate refuses beside DeepSpeed's file"
+    has_file = args.use_deepspeed and args.deepspeed_config_file is not None
+    assert not from_file or not has_file, "Accelerate refuses a precision beside DeepSpeed's file"
     args.main_process_port = 0
     monkeypatch.setattr("os.environ", {"PATH": "/usr/bin", "HOME": "/nonexistent"})
     made = (
@@ -124,8 +125,7 @@ def test_layers_are_compiled_and_checkpointed_through_it(
 def test_the_table_of_further_keys_wins_in_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     more = (
         "accelerate.fsdp_config.fsdp_state_dict_type=FULL_STATE_DICT",
-        "accelerate.fsdp_config.fsdp_activation_checkpointing=true",
-        "accelerate.mixed_precision=bf16",
+        "accelerate.parallelism_config.parallelism_config_cp_backend=torch",
         "accelerate.dynamo_config.dynamo_backend=INDUCTOR",
         "accelerate.dynamo_config.dynamo_use_fullgraph=true",
     )

@@ -12,6 +12,7 @@ import pytest
 from each import for_each
 
 from distui.presets import imports
+from distui.presets.exports import exported
 from distui.presets.imports import text
 from distui.presets.load import Definition, Library, load
 from distui.presets.model import Loaded
@@ -20,7 +21,7 @@ from distui.presets.request import Request
 
 from .hf import needs_hf
 from .plans import PLACE
-from .test_accelerate_reads_it import their_environment, yaml_text
+from .test_accelerate_reads_it import their_environment
 from .test_deepspeed_reads_it import asked
 
 pytestmark = [needs_hf, pytest.mark.long, pytest.mark.filterwarnings("ignore")]
@@ -68,6 +69,23 @@ fsdp_config:
 parallelism_config:
   parallelism_config_dp_replicate_size: 2
   parallelism_config_dp_shard_size: 4
+""",
+    "divided 2": """
+distributed_type: FSDP
+fsdp_config: {fsdp_version: 2, fsdp_state_dict_type: SHARDED_STATE_DICT}
+parallelism_config:
+  parallelism_config_dp_shard_size: 2
+  parallelism_config_tp_size: 2
+  parallelism_config_cp_size: 2
+  parallelism_config_cp_backend: torch
+""",
+    "megatron": """
+distributed_type: MEGATRON_LM
+megatron_lm_config: {megatron_lm_tp_degree: 2, megatron_lm_pp_degree: 2, megatron_lm_sequence_parallelism: true}
+""",
+    "zero": """
+distributed_type: DEEPSPEED
+deepspeed_config: {zero_stage: 3, offload_optimizer_device: cpu, gradient_accumulation_steps: 4, zero3_init_flag: true}
 """,
     "dynamo": """
 distributed_type: MULTI_GPU
@@ -125,7 +143,7 @@ def test_accelerate(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) 
     loaded = preset("a.yaml", source)
     before, after = tmp_path / "before.yaml", tmp_path / "after.yaml"
     before.write_text(source)
-    after.write_text(yaml_text(loaded.preset, 8, "nccl"))
+    after.write_text(exported(loaded.preset, "accelerate").text)
     with monkeypatch.context() as inner:
         theirs = their_environment(["--config_file", str(before), "t.py"], inner)
     with monkeypatch.context() as inner:

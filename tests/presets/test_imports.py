@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from each import for_each
 
 from distui.presets import imports
-from distui.presets.finding import Finding, PresetError
+from distui.presets.finding import Finding, PlanError, PresetError
 from distui.presets.imports import Imported, text
+from distui.presets.launchers import accelerate, deepspeed
 from distui.presets.load import Definition, Library, load
 from distui.presets.model import Preset
+from distui.presets.plan import Place, Plan, make_plan
+from distui.presets.request import Request
 
 pytest.importorskip("yaml", reason="PyYAML is not installed")
 
@@ -110,7 +115,6 @@ def test_accelerates_total_is_divided_over_the_machines_and_named() -> None:
     assert made.accelerate == {
         "debug": False,
         "downcast_bf16": "no",
-        "gpu_ids": "all",
         "main_training_function": "main",
         "rdzv_backend": "static",
         "same_network": True,
@@ -236,7 +240,9 @@ def test_a_task_whose_run_names_a_configuration_of_deepspeed() -> None:
         ("x.yaml", b"a: 1\nb: 2", "it holds keys a, b: accelerate's YAML, DeepSpeed's JSON or a SkyPilot task"),
         ("x.yaml", b"a: 1\n---\nb: 2", "2 documents where one is expected"),
         ("x.yaml", b"x" * ((1 << 20) + 1), "is larger than 1 MiB"),
-        ("x.yaml", b"distributed_type: MEGATRON_LM", "distributed_type is MEGATRON_LM: one of NO, MULTI_GPU"),
+        ("x.yaml", b"distributed_type: TP", "distributed_type is TP: one of NO, MULTI_GPU"),
+        ("x.yaml", b"distributed_type: XLA", "XLA: distui starts ranks on GPUs and CPUs, not on TPUs"),
+        ("x.yaml", b"distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: d}", "d cannot be read as"),
         ("x.yaml", b"compute_environment: AMAZON_SAGEMAKER", "only LOCAL_MACHINE can be a preset"),
         ("x.yaml", b"distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: X}", "strategy.sharding takes"),
         ("x.json", b'{"zero_optimization": true}', "a table with a stage is expected"),
@@ -264,3 +270,81 @@ def test_odd_texts_survive_the_file() -> None:
     found.keep("sky", odd)
     found.notes.append("two\nlines")
     assert loaded(found).sky == {'a "b" c': ["x\ny", "\x7f", "ü", -1, True, {"k": 0.5}]}
+
+
+def plan_of(found: Imported, **place: Any) -> Plan:
+    made = text("mine", "file", found)
+    whole = Definition(name="mine", origin="x", where="mine.toml", table=tomllib.loads(made))
+    preset = load("mine", presets=Library(definitions={"mine": (whole,)}))
+    script = "from accelerate import Accelerator\nAccelerator()"
+    where = Place(
+        run="r",
+        run_dir="/r",
+        port=1,
+        ras_port=2,
+        gpus=8,
+        cores=8,
+        cwd="/work",
+        python="python",
+        script_source=script,
+    )
+    return make_plan(preset, Request(script="train.py"), replace(where, **place))
+
+
+def test_the_mesh_of_an_import_is_the_same_in_every_part_of_the_plan() -> None:
+    source = FSDP.replace("  fsdp_sharding_strategy: 4\n", "  fsdp_version: 2\n") + (
+        "parallelism_config: {parallelism_config_tp_size: 2, parallelism_config_dp_shard_size: 4}\n"
+    )
+    plan = plan_of(read("a.yaml", source)[0])
+    assert plan.mesh == {"dp_shard": 4, "tp": 2}
+    assert json.loads(plan.env["DISTUI_MESH"])["tp"] == 2
+    of_accelerate = {
+        name: size for name, size in plan.env.items() if name.startswith("PARALLELISM_CONFIG_")
+    }
+    assert of_accelerate == {
+        "PARALLELISM_CONFIG_DP_REPLICATE_SIZE": "1",
+        "PARALLELISM_CONFIG_CP_SIZE": "1",
+        "PARALLELISM_CONFIG_TP_SIZE": "2",
+        "PARALLELISM_CONFIG_DP_SHARD_SIZE": "4",
+    }
+
+
+def test_megatron_through_accelerate_has_its_own_mesh() -> None:
+    source = """
+compute_environment: LOCAL_MACHINE
+distributed_type: MEGATRON_LM
+num_processes: 8
+megatron_lm_config: {megatron_lm_tp_degree: 2, megatron_lm_pp_degree: 2, megatron_lm_use_distributed_optimizer: true}
+"""
+    plan = plan_of(read("a.yaml", source)[0])
+    assert plan.mesh == {"pp": 2, "dp": 2, "tp": 2}
+    assert "DISTUI_MESH" not in plan.env
+    assert plan.obeys is not None
+    assert "train.py, through [accelerate] megatron_lm_config, divides its model" in plan.obeys
+    assert plan.env["ACCELERATE_USE_MEGATRON_LM"] == "true"
+    assert plan.env["MEGATRON_LM_TP_DEGREE"] == "2"
+    assert plan.env["MEGATRON_LM_USE_DISTRIBUTED_OPTIMIZER"] == "true"
+
+
+@for_each(
+    ("override", "sentence"),
+    [
+        ("accelerate.parallelism_config.parallelism_config_tp_size=2", "contradicts mesh.tp, which makes it 1: set"),
+        ("accelerate.fsdp_config.fsdp_offload_params=true", "contradicts strategy.cpu_offload, which makes it false"),
+        ("accelerate.mixed_precision=fp16", "contradicts precision.param, which makes it no"),
+    ],
+)  # fmt: skip
+def test_further_keys_do_not_contradict_a_field(override: str, sentence: str) -> None:
+    loaded = load("fsdp2", (override,), cwd=Path("/"), env={"HOME": "/nonexistent"})
+    with pytest.raises(PlanError) as caught:
+        accelerate.config(loaded.preset, 8, "nccl", "")
+    assert sentence in str(caught.value)
+
+
+def test_deepspeeds_further_keys_do_not_contradict_a_field() -> None:
+    override = "deepspeed.zero_optimization.stage=3"
+    loaded = load("ds-zero2", (override,), cwd=Path("/"), env={"HOME": "/nonexistent"})
+    with pytest.raises(
+        PlanError, match=r"contradicts strategy\.stage, which makes it 2: set strategy\.stage"
+    ):
+        deepspeed.config(loaded.preset, "deepspeed")

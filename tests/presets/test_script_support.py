@@ -87,6 +87,28 @@ def asked(kind: str, backend: str = "nccl", mesh: str = "", args: str = "") -> s
     return script_support.Requirements(kind=kind, backend=backend, mesh=mesh.split(), args=args.split())  # type: ignore[arg-type]
 
 
+@for_each(
+    ("source", "mesh", "condition"),
+    [
+        (ACCELERATE, "dp_shard tp", "mesh.tp only if it loads its model with a tp_plan."),
+        (
+            ACCELERATE,
+            "dp_shard cp",
+            "mesh.cp only if its steps run in accelerator.maybe_context_parallel().",
+        ),
+        (f"{ACCELERATE}\nAutoModel.from_pretrained(name, tp_plan='auto')", "dp_shard tp", ""),
+        (f"{ACCELERATE}\nwith accelerator.maybe_context_parallel(buffers=b):\n  pass", "dp_shard cp", ""),
+        (TRAINER, "dp_shard cp", ""),
+    ],
+)
+def test_dimensions_of_accelerate_in_which_the_script_takes_part(
+    source: str, mesh: str, condition: str
+) -> None:
+    look = script_support.inspect("train.py", source, asked("fsdp2", mesh=mesh))
+    assert look.how is not None
+    assert look.how.endswith(f"; {condition}" if condition else "precision through the environment.")
+
+
 @for_each("kind", ["single", "ddp", "fsdp1", "fsdp2", "deepspeed"])
 @for_each(
     ("source", "reader", "what"),
@@ -118,7 +140,9 @@ def test_accelerate_and_trainers_obey_through_the_environment(
         (ACCELERATE, asked("zero1"), "has no ZeroRedundancyOptimizer and trains as DDP"),
         (ACCELERATE, asked("fsdp2", "gloo"), "knows no FSDP on CPU and trains as DDP there"),
         (TRAINER, asked("fsdp1", "gloo"), "knows no FSDP on CPU"),
-        (ACCELERATE, asked("fsdp2", mesh="dp_shard tp"), "does not divide a model by mesh.tp"),
+        (ACCELERATE, asked("fsdp2", mesh="pp dp_shard"), "does not divide a model by mesh.pp"),
+        (ACCELERATE, asked("fsdp2", mesh="tp"), "needs ranks to shard over besides mesh.tp"),
+        (ACCELERATE, asked("ddp", mesh="dp cp"), "divides sequences only under fsdp2: take preset context"),
         (
             "from accelerate import Accelerator\nAccelerator(fsdp_plugin=p)",
             asked("fsdp2"),

@@ -32,6 +32,7 @@ from ..terminal import answer, complain
 
 if TYPE_CHECKING:
     from ...presets.imports import Imported
+    from ...presets.model import Preset
 
 
 class Written(Struct, frozen=True):
@@ -72,7 +73,21 @@ def _show(options: argparse.Namespace) -> int:
     loaded = load(options.name, options.set)
     for note in loaded.notes:
         complain(note)
+    if options.format is not None:
+        return _export(loaded.preset, options.format)
     sys.stdout.write(json.dumps(show_dict(loaded)) + "\n" if options.json else show_text(loaded))
+    return 0
+
+
+def _export(preset: Preset, format: str) -> int:
+    """Print a preset as another program's file. Raises PresetError."""
+    from ...presets.exports import exported
+
+    made = exported(preset, format)
+    sys.stdout.write(made.text)
+    sys.stdout.flush()
+    for note in made.notes:
+        complain(note)
     return 0
 
 
@@ -131,7 +146,13 @@ def _from_file(file: Path) -> Imported:
         data = file_io.head(file, MOST_BYTES + 1, streams=True)
     except file_io.FileError as error:
         raise RunError(f"--from {error}: name a file to import, or a run") from None
-    imported, problems = imports.import_preset(str(file), data, lambda name: _read(file.parent / name))
+
+    def beside(name: str) -> bytes | None:
+        """Read a file that the imported one names, from its folder or from here."""
+        found = _read(file.parent / name)
+        return _read(Path(name)) if found is None else found
+
+    imported, problems = imports.import_preset(str(file), data, beside)
     for problem in problems:
         complain(f"{problem.as_lines()[0]}: {problem.text}")
     return imported
