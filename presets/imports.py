@@ -90,6 +90,17 @@ class Imported:
         if value is not None:
             self.values[path] = value
 
+    def change(self, path: str, value: object) -> None:
+        """Set the value of a --set. A new strategy drops the options of the imported one."""
+        if path == "strategy.kind":
+            dropped = model.options_of(None) - model.options_of(str(value))
+            self.values = model.without(self.values, dropped)
+        table, _, key = path.partition(".")
+        if table in model.NESTED:
+            self.keep(table, {key: value})
+        else:
+            self.values[path] = value
+
     def keep(self, table: str, rest: Mapping[str, Any]) -> None:
         """Keep the other program's keys. Null is left out, because it means the default, and TOML has no null."""
         for key, value in rest.items():

@@ -244,9 +244,9 @@ class Preset:
     hosts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Pattern of host names (as in "gpu0?") → variables for the ranks of only those nodes; they win over `env`."""
     deepspeed: Mapping[str, object] = field(default_factory=dict)
-    """Further keys of DeepSpeed's configuration, nested as in its JSON; they win over what the fields make."""
+    """Further keys of DeepSpeed's configuration, nested as in its JSON; none may contradict a field."""
     accelerate: Mapping[str, object] = field(default_factory=dict)
-    """Further keys of accelerate's YAML; they win over what the fields make."""
+    """Further keys of accelerate's YAML; none may contradict a field."""
     sky: Mapping[str, object] = field(default_factory=dict)
     """Further keys of the SkyPilot task; they win over what the fields make."""
 

@@ -75,19 +75,32 @@ def show_dict(loaded: Loaded) -> ShownPreset:
 
 
 def new_text(name: str, base: Loaded) -> str:
-    """Return an editable preset file `name`, based on `base`, with base's values as comments."""
+    """Return an editable preset file `name`, based on `base`.
+
+    Values of --set are written; the other values of `base` are comments.
+    """
     lines = [
         f"# Preset {name}: everything of {base.preset.name} but what is written here without a # in front.",
         f"base = {toml_literal(base.preset.name)}",
-        f"title = {toml_literal(name)}",
-        f"summary = {toml_literal('')}",
+        f"title = {toml_literal(base.preset.title if _is_set(base, 'title') else name)}",
+        f"summary = {toml_literal(base.preset.summary if _is_set(base, 'summary') else '')}",
     ]
-    for table, values in _grouped(base):
+    values = model.flat(base.preset)
+    for table, rows in _grouped(base):
         lines += ["", f"[{table}]"] if table else []
-        lines += [
-            f"# {toml_pair(key, value)}" for key, value, _ in values if key not in ("title", "summary")
-        ]
+        for key, value, _ in rows:
+            path = f"{table}.{key}" if table else key
+            if path in ("title", "summary"):
+                continue
+            lines.append(
+                _own_line(path, key, values[path]) if _is_set(base, path) else f"# {toml_pair(key, value)}"
+            )
     return "\n".join(lines) + "\n"
+
+
+def _is_set(loaded: Loaded, path: str) -> bool:
+    """Return True if --set gives the value."""
+    return loaded.origins.get(path, "").startswith("--set ")
 
 
 def _grouped(loaded: Loaded) -> Iterator[tuple[str, list[tuple[str, model.Value, str]]]]:

@@ -236,7 +236,10 @@ LATE_IMPORTS = {
     "tui/verbs/logs.py": {"runners.hub.launch_order"},
     "tui/verbs/mcp.py": {"tui.mcp.tools"},  # an extra, and slow to load
     "tui/verbs/serve.py": {"tui.browser.server"},  # an extra
-    "tui/verbs/presets.py": {"presets.exports", "presets.imports", "runners.launch.preset_of_request", "runners.run.run_directories"},
+    "tui/verbs/presets.py": {
+        "presets.exports", "presets.guided", "presets.imports", "runners.launch.preset_of_request",
+        "runners.run.run_directories",
+    },
     "tui/verbs/cockpit.py": {
         "runners.launch.hosts", "runners.reports.bundle_reader", "runners.run.wire.shared_link", "tui.app",
         "tui.shared_source", "tui.source",

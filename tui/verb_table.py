@@ -697,12 +697,15 @@ _PRESETS = {
             word("action", nargs="?", choices=("list", "show", "new", "nccl")),
             word("name", "NAME", nargs="?"),
             value("--set", "FIELD=VALUE", "as for launch", action="append", default=[]),
-            value("--base", "NAME", "preset to build on (default: ddp)", default="ddp"),
-            value(
-                "--from",
-                "FILE|RUN",
-                "import accelerate's YAML, DeepSpeed's JSON, a SkyPilot task, or the launch of a run",
-                dest="source",
+            exclusive(
+                value("--base", "NAME", "with new: preset to build on (default: ddp)"),
+                value(
+                    "--from",
+                    "FILE|RUN",
+                    "with new: import accelerate's YAML, DeepSpeed's JSON, a SkyPilot task, or the launch of a run",
+                    dest="source",
+                ),
+                switch("--guided", "with new: ask for the values, one question per line"),
             ),
             value(
                 "--format",
@@ -713,8 +716,7 @@ _PRESETS = {
             JSON,
         ),
         usage="distui presets [list] [--json] | show NAME [--set F=VALUE] [--format accelerate|deepspeed]"
-        " | new NAME [--base NAME | --from FILE|RUN]"
-        " | nccl [NAME]",
+        " | new NAME [--base NAME | --from FILE|RUN | --guided] [--set F=VALUE] | nccl [NAME]",
         examples={
             "presets": "list them",
             "presets show fsdp2 --json": "the fields of one of them, and where each comes from",

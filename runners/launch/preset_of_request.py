@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...presets import nccl
@@ -38,10 +39,10 @@ def overrides_of(request: Request) -> tuple[str, ...]:
     return tuple(overrides)
 
 
-def preset_of_run(name: str, entry: Entry) -> tuple[str, list[str]]:
+def preset_of_run(name: str, entry: Entry, further: Sequence[str] = ()) -> tuple[str, list[str]]:
     """Return the file of a preset `name` with the settings of a run, and the variables that are left out as secrets.
 
-    Raises RunError, PresetError and PlanError.
+    `further`: overrides of these settings. Raises RunError, PresetError and PlanError.
     """
     request = rerun.read(entry).request
     if not request.preset:
@@ -53,4 +54,4 @@ def preset_of_run(name: str, entry: Entry) -> tuple[str, list[str]]:
     env = {variable: value for variable, value in request.env.items() if MASK not in value}
     kept = tuple(override for override in request.overrides if MASK not in override)
     overrides = overrides_of(replace(request, env=env, overrides=kept))
-    return saved_text(name, request.preset, overrides, library()), secret
+    return saved_text(name, request.preset, (*overrides, *further), library()), secret

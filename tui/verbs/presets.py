@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,11 +16,13 @@ from msgspec import Struct
 
 from ...presets import nccl
 from ...presets.base_dirs import private_folder
+from ...presets.finding import PresetError
 from ...presets.load import (
     check_name,
     entries,
     library,
     load,
+    parse_override,
     user_dir,
 )
 from ...presets.nccl import nccl_presets
@@ -50,7 +53,18 @@ class NamedSettings(Struct, frozen=True):
     env: dict[str, str]
 
 
+OF_ACTION = {
+    "list": (),
+    "show": ("set", "format"),
+    "new": ("set", "base", "source", "guided"),
+    "nccl": (),
+}
+"""Action → the options that it takes."""
+FLAGS = {"source": "from"}
+
+
 def presets(options: argparse.Namespace) -> int:
+    _check_options(options)
     if options.action in (None, "list"):
         return _list_presets(options.json)
     if options.action == "nccl":
@@ -58,6 +72,17 @@ def presets(options: argparse.Namespace) -> int:
     if options.name is None:
         raise RunError(f"presets {options.action}: which one? `distui presets` lists them")
     return _show(options) if options.action == "show" else _new(options)
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    """Raise RunError for an option that the action would ignore."""
+    action = options.action or "list"
+    for name in ("set", "format", "base", "source", "guided"):
+        if getattr(options, name) and name not in OF_ACTION[action]:
+            takers = " and ".join(verb for verb, names in OF_ACTION.items() if name in names)
+            raise RunError(
+                f"`distui presets {action}` takes no --{FLAGS.get(name, name)}: only {takers} does"
+            )
 
 
 def _list_presets(as_json: bool) -> int:
@@ -92,12 +117,13 @@ def _export(preset: Preset, format: str) -> int:
 
 
 def _new(options: argparse.Namespace) -> int:
-    """Write a new preset of the user, based on another one, a file or a run; never overwrite a file."""
+    """Write a new preset of the user, based on another one, a file, a run or answers; never overwrite a file."""
     name = check_name(options.name)
     path = user_dir(os.environ) / f"{name}.toml"
     if path.exists():
         raise _exists(path)
-    text = new_text(name, load(options.base)) if options.source is None else _imported(name, options.source)
+    text = _text_of_new(name, options)
+    check_saved(name, text, library())
     try:
         private_folder(path.parent)
         _write_new(path, text)
@@ -106,7 +132,37 @@ def _new(options: argparse.Namespace) -> int:
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
     answer(options.json, Written(str(path)), [str(path)])
+    if options.guided:
+        complain(f"next: `distui plan {name} -- SCRIPT` shows what it starts")
     return 0
+
+
+def _text_of_new(name: str, options: argparse.Namespace) -> str:
+    """Return the text of a new preset. Raises RunError and PresetError."""
+    if options.guided:
+        return _guided(name, options.set)
+    if options.source is None:
+        return new_text(name, load(options.base or "ddp", options.set))
+    return _imported(name, options.source, options.set)
+
+
+def _guided(name: str, overrides: Sequence[str]) -> str:
+    """Ask questions on stderr, one per line, and return the preset of the answers. Raises RunError and PresetError."""
+    from ...presets.guided import Interview
+
+    interview = Interview(library())
+    while question := interview.question():
+        sys.stderr.write(f"{question.text} [{interview.default(question)}]: ")
+        sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            sys.stderr.write("\n")
+            raise RunError("the answers ended before the last question: nothing was written")
+        try:
+            interview.answer(question, line)
+        except PresetError as error:
+            complain(str(error))
+    return new_text(name, load(interview.base, (*interview.overrides, *overrides)))
 
 
 def _exists(path: Path) -> RunError:
@@ -124,19 +180,19 @@ def _write_new(path: Path, text: str) -> None:
         whole.unlink(missing_ok=True)
 
 
-def _imported(name: str, source: str) -> str:
+def _imported(name: str, source: str, overrides: Sequence[str]) -> str:
     """Return a preset's text, made from another program's file or from a run. Raises RunError and PresetError."""
     from ...presets.imports import text
 
     file = Path(source)
     if not file.exists() and "/" not in source:
-        return _from_run(name, source)
+        return _from_run(name, source, overrides)
     imported = _from_file(file)
+    for override in overrides:
+        imported.change(*parse_override(override))
     for note in imported.notes:
         complain(note)
-    made = text(name, source, imported)
-    check_saved(name, made, library())
-    return made
+    return text(name, source, imported)
 
 
 def _from_file(file: Path) -> Imported:
@@ -166,12 +222,12 @@ def _read(file: Path) -> bytes | None:
         return None
 
 
-def _from_run(name: str, source: str) -> str:
+def _from_run(name: str, source: str, overrides: Sequence[str]) -> str:
     """Return a preset's text, made from a run and the changes of its restarts. Raises NoSuchRunError and RunError."""
     from ...runners.launch.preset_of_request import preset_of_run
     from ...runners.run import run_directories
 
-    text, secrets = preset_of_run(name, run_directories.resolve(source))
+    text, secrets = preset_of_run(name, run_directories.resolve(source), overrides)
     for secret in secrets:
         complain(f"{secret} is left out: its value is a secret; pass it with --env.")
     return text
