@@ -95,8 +95,8 @@ class _Sentence:
         return is_ended or self.failure is not None
 
     def _goes_on_with(self, text: str) -> bool:
-        """Whether the next line is a part of the message: after a colon, or indented if nothing else is known."""
-        is_detail = text[:1].isspace() and self.sureness is Sureness.ENDED and self.failure is None
+        """Whether the next line is a part of the message: after a colon, or indented below an exception."""
+        is_detail = text[:1].isspace() and self.sureness is Sureness.ENDED
         return is_detail or self.text.rstrip().endswith(":")
 
     @property

@@ -205,7 +205,8 @@ def _of_exception(raised: Mapping[str, Any], code: int | None) -> _FailureClass:
         return _FailureClass("terminated", "was interrupted (SIGINT)", _OUTSIDE, "yes")
     before = raised.get("before") or ()
     workers = [earlier for earlier in before if WORKER.search(earlier)]
-    case = _first_cause(CAUSES, workers[:1], raised) or _first_cause(CAUSES, [head], raised)
+    case = _first_cause(CAUSES, workers[:1], raised) if workers else None
+    case = case or _first_cause(CAUSES, [head], raised)
     for earlier in before:
         case = case or _first_cause(LED_TO, [earlier], raised)
     return case or _unknown(kind, head, raised, code)
@@ -217,6 +218,8 @@ def _first_cause(
     """Return the first of these causes that a text matches."""
     for cause in causes:
         for text in texts:
+            if cause.needles and cause.lacks_needles(text):
+                continue
             match = cause.pattern.search(text)
             if match:
                 return _filled(cause, match, raised, text)
@@ -246,6 +249,8 @@ def _import_crash(head: str, says: str, raised: Mapping[str, Any], code: int | N
 def advice_of(head: str, raised: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Return the remedy of an exception ("Type: text") that explains nothing; "" if the table has none."""
     for cause in ADVICE:
+        if cause.needles and cause.lacks_needles(head):
+            continue
         match = cause.pattern.search(head)
         if match:
             return _filled(cause, match, raised, head).remedy

@@ -26,6 +26,11 @@ class Cause(NamedTuple):
     waits: bool
     advice: bool
     exit_code: int | None
+    needles: tuple[str, ...]
+
+    def lacks_needles(self, text: str) -> bool:
+        """Return whether the text has none of the needles, so that the pattern cannot match it."""
+        return all(needle not in text for needle in self.needles)
 
 
 def _read() -> tuple[Cause, ...]:
@@ -50,6 +55,7 @@ def _cause(kind: str, fields: Mapping[str, str]) -> Cause:
         "waits" in flags,
         "advice" in flags,
         int(fields["exit"]) if "exit" in fields else None,
+        tuple(fields.get("needles", "").split("|")) if "needles" in fields else (),
     )
 
 

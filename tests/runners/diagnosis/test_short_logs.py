@@ -22,7 +22,7 @@ def verdict(*lines: str, pasted: bool = True) -> Verdict:
     [
         SHADERS,
         "monitor.cc:116: /scratch/session_9 is over 95% full, available space: 2.03 GB; capacity: 69.9 GB",
-        "    message: '3/0 tasks in gang unschedulable: job is not ready, 3 minAvailable.'",
+        "    message: 'the gang is unschedulable: job is not ready, 3 minAvailable.'",
         "2021-06-12 00:14:33 10.174.0.13 [3] coredump_hook.cc:250] RAW: Remote crash gathering disabled for SIGTERM.",
         "12s  FailedMounting  pod/otter-0  volume otter",
     ],
