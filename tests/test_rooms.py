@@ -262,7 +262,8 @@ LATE_IMPORTS = {
         "runners.removal.retention", "runners.removal.run_removal", "runners.watch.watch_link",
     },
     # The rules of diagnosis take a while to load.
-    "runners/agent/__main__.py": {"runners.diagnosis.detectors"},
+    "runners/agent/node_agent.py": {"runners.diagnosis.detectors"},
+    "runners/agent/__main__.py": {"runners.agent.node_agent"},  # the runner starts first
     # `ls` and `status` read runs without presets, plans, launches and hubs.
     "runners/run/daemon.py": {"presets.plan_json"},
     "runners/run/history.py": {"presets.plan_json"},

@@ -29,7 +29,7 @@ from ..run.model import (
 )
 from ..run.processes import environ_of, marked
 from .hook_clients import HookClient, HookError, Hooks
-from .runner_process import ServedRun
+from .runner_process import ServedRun, with_run
 
 HOOK_SECONDS = 1.5
 """Seconds that a restart waits for the hooks of all ranks. Ranks without a hook are read from outside."""
@@ -227,8 +227,7 @@ class Environment:
             launch = Kept(environment.of_launch(os.environ, run.plan.env), frozenset())
         started = environment.of_runner(launch, run.plan.env, run.state.changes, self._secrets)
         self._report_missing(started)
-        words = {SECRET_WORDS: self._words} if self._words else {}
-        return {**started.env, **words, "DISTUI_SOCKETS": run.stem}
+        return with_run(started.env, self._words, run.record.run8)
 
     def forgotten(self) -> str:
         """Return why no new runner can start (the command's secrets are no longer known), or ""."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..run import clock, file_io, rpc, run_directories
+from ...presets.plan_json import revealed, unknown_words
+from ...presets.secrets import SECRET_WORDS
+from ..run import clock, environment, file_io, journal, rpc, run_directories
 from ..run.daemon_run import DaemonRun
 from ..run.history import REPORT
 from ..run.model import Stamped
@@ -59,11 +62,16 @@ class Runner:
 
         Raises OSError if the interpreter cannot be executed, and ValueError for invalid arguments or environment.
         """
-        plan, run_dir, failures = run.plan, run.run_dir, str(run.state.failures)
-        python = plan.python or sys.executable
+        words = [str(run.state.failures), *([cause] if cause else [])]
+        return cls.spawn(run.entry, run.plan, env, words)
+
+    @classmethod
+    def spawn(cls, entry: Entry, plan: Plan, env: Mapping[str, str], words: Sequence[str]) -> Runner:
+        """Spawn a runner; `words` follow its run directory. Raises as `start`."""
+        python, run_dir = plan.python or sys.executable, entry.path
         with file_io.appending(run_dir / "runner.log") as log:
             process = subprocess.Popen(
-                [python, "-u", str(LAUNCH), str(run_dir), failures, *([cause] if cause else [])],
+                [python, "-u", str(LAUNCH), str(run_dir), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -72,7 +80,7 @@ class Runner:
                 start_new_session=True,
                 umask=file_io.users_umask(),
             )
-        who = file_io.identify(process.pid, run.stem + ".run", plan.launcher)
+        who = file_io.identify(process.pid, client.stem(entry.record.run8) + ".run", plan.launcher)
         file_io.write(run_dir / RUNNER_FILE, who)
         return cls(run_dir, who, process)
 
@@ -143,6 +151,38 @@ class Runner:
 
 SpawnRunner = Callable[[ServedRun, Mapping[str, str], str], Runner]
 """Starts the runner of a run with an environment and a cause, like Runner.start."""
+
+
+def started_early(entry: Entry, plan: Plan) -> SpawnRunner:
+    """Spawn the runner of a new run before the agent is made, and return a SpawnRunner that hands it over once.
+
+    If the run is not new, or anything is missing, nothing is spawned: the agent starts the runner, and reports errors.
+    """
+    early: list[Runner] = []
+    env = None if (entry.path / journal.NAME).exists() else _first_environment(entry, plan)
+    if env is not None:
+        with contextlib.suppress(OSError, ValueError):
+            early.append(Runner.spawn(entry, plan, env, ["0"]))
+
+    def spawn(run: ServedRun, env: Mapping[str, str], cause: str = "") -> Runner:
+        return early.pop() if early else Runner.start(run, env, cause)
+
+    return spawn
+
+
+def _first_environment(entry: Entry, plan: Plan) -> dict[str, str] | None:
+    """Return the environment of a new run's first runner, or None if a value of it is not known."""
+    launch, words = environment.read(entry.path), os.environ.get(SECRET_WORDS, "")
+    if launch is None or unknown_words(revealed(plan, {SECRET_WORDS: words})):
+        return None
+    started = environment.of_runner(launch, plan.env, {}, os.environ)
+    return None if started.missing else with_run(started.env, words, entry.record.run8)
+
+
+def with_run(env: Mapping[str, str], secret_words: str, run8: str) -> dict[str, str]:
+    """Add what only the agent tells a runner: the secret words of its command, and the place of the run's sockets."""
+    words = {SECRET_WORDS: secret_words} if secret_words else {}
+    return {**env, **words, "DISTUI_SOCKETS": client.stem(run8)}
 
 
 def _stopped(pid: int) -> str:

@@ -22,7 +22,7 @@ from distui.presets.model import RestartPolicy
 from distui.presets.plan import Plan, make_plan
 from distui.presets.plan_json import plan_to_json
 from distui.presets.request import Request
-from distui.runners.agent.__main__ import Agent
+from distui.runners.agent.node_agent import Agent
 from distui.runners.agent.runner_process import Runner, SpawnRunner
 from distui.runners.node import local_agent
 from distui.runners.run import environment, run_directories

@@ -18,7 +18,7 @@ import pytest
 from msgspec import structs
 
 from distui.presets.plan_json import plan_to_json
-from distui.runners.agent.__main__ import Agent
+from distui.runners.agent.node_agent import Agent
 from distui.runners.node import courier
 from distui.runners.notify import couriers
 from distui.runners.notify.delivery import FILE, NoticeRecord, records, summaries

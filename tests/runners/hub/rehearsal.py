@@ -18,7 +18,7 @@ from patience import HANG_S
 
 from distui.presets.plan import Place, Plan, command_plan
 from distui.presets.request import Request
-from distui.runners.agent.__main__ import Agent
+from distui.runners.agent.node_agent import Agent
 from distui.runners.agent.runner_process import Runner, ServedRun
 from distui.runners.agent.server import AgentServer
 from distui.runners.hub.__main__ import Hub
