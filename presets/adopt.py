@@ -75,6 +75,33 @@ def refusal(preset: Preset, *, python: bool = True) -> str:
     return "" if python else "--adopt works in Python, which --no-python leaves out: leave out one of them"
 
 
+def remedy(preset: Preset, script: str, texts: Mapping[str, str | bytes | None]) -> str:
+    """Return what would make a preset act that `script` ignores, as a sentence, or "" if its text does not show it.
+
+    `texts`: as for `adopted`.
+    """
+    parts = list(_parts(script, texts))
+    calls = [call for _, part in parts for call in part.calls]
+    if any(_wrapping(part) for _, part in parts):
+        try:
+            adopted(preset, script, texts)
+        except PlanError as error:
+            return f"{error}."
+        return f"Add --adopt, which applies {preset.strategy.kind} there."
+    if own := own_strategies(script, texts):
+        return f"Take a preset of strategy {min(own)}, or call parallelize() instead."
+    if not parts or any(framework(call.full) for call in calls):
+        return ""
+    if refusal(preset):
+        return "Call parallelize() in the script."
+    return "Call parallelize() in the script, or wrap its model in DistributedDataParallel and add --adopt."
+
+
+def own_strategies(script: str, texts: Mapping[str, str | bytes | None]) -> set[str]:
+    """Return the kinds of strategy that a script and its imported files apply by themselves."""
+    return {wraps(call.full)[0] for _, part in _parts(script, texts) for call in part.calls} - {""}
+
+
 def _unsuited_mesh(preset: Preset) -> str:
     for name, what in DIVIDES.items():
         if (size := getattr(preset.mesh, name)) > 1:

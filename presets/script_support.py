@@ -19,6 +19,7 @@ from .script_facts import (
     ScriptCall,
     framework,
     parse,
+    wraps,
 )
 from .script_tree import read
 from .script_values import Value, Values
@@ -174,7 +175,8 @@ def _theirs(lead: str, script: Script, call: ScriptCall, asked: Requirements) ->
         return _accelerate(lead, script, "accelerate", claims, precise, asked)
     if top in ("transformers", "trl"):
         return _trainer(lead, script, asked)
-    return _refuses(f"{lead}: the preset's strategy does not change that.")
+    same = f", which is {asked.kind}, too" if wraps(call.full)[0] == asked.kind != "ddp" else ""
+    return _refuses(f"{lead}{same}: the preset's strategy does not change that.")
 
 
 def _trainer(lead: str, script: Script, asked: Requirements) -> Obeys:

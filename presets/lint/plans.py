@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import PurePath
 
-from .. import model, rank_env, rank_mesh, skypilot
+from .. import adopt, model, rank_env, rank_mesh, skypilot
 from ..finding import Finding, worst_first
 from ..launchers import deepspeed, megatron
 from ..model import Loaded, Preset, Strategy
@@ -50,7 +50,7 @@ def lint_plan(
         *_deepspeed(plan, preset, seen),
         *_optimizer(plan, preset, seen),
         *_nodes(plan, request),
-        *_script(plan, source, beside or {}, seen),
+        *_script(plan, loaded, source, beside or {}, seen),
         *_model_sizes(plan, preset, source, beside or {}),
         *_parallel_sizes(plan),
     ]
@@ -258,6 +258,7 @@ def _has_tiers(request: Request) -> bool:
 
 def _script(
     plan: Plan,
+    loaded: Loaded,
     source: str | bytes | None,
     beside: Mapping[str, str | bytes | None],
     seen: script.ScriptContents | None,
@@ -265,19 +266,53 @@ def _script(
     """Check the script and its imported files. A rule that the script has broken is not repeated for these."""
     if source is None or not plan.strategy:
         return
+    name = PurePath(_script_path(plan) or "script").name
     facts = script.ScriptFacts(
         nproc=plan.nproc_per_node,
         nnodes=plan.nnodes,
         strategy=None if plan.obeys else plan.strategy,
         preset=plan.preset,
+        remedy="" if plan.obeys else adopt.remedy(loaded.preset, name, {"": source, **beside}),
         gpus=plan.backend == "nccl" if plan.backend else None,
     )
-    findings = script.check(source, PurePath(_script_path(plan) or "script").name, facts)
-    yield from findings
+    findings = script.check(source, name, facts)
     known = {finding.id for finding in findings}
     if seen and "is_available" in seen.mentioned:
         known.add("L48")  # the script decides what its imported files do
-    yield from _imported_files(beside, facts, known)
+    findings += _imported_files(beside, facts, known)
+    yield from findings
+    is_decided = bool({"L25", "L41"} & {finding.id for finding in findings})
+    by_itself = adopt.own_strategies(name, {"": source, **beside}) - {"ddp"}
+    if not is_decided and plan.strategy not in by_itself:
+        yield from _without_effect(plan, loaded, name, facts.remedy)
+
+
+def _without_effect(plan: Plan, loaded: Loaded, name: str, remedy: str) -> Iterator[Finding]:
+    """Report a preset that changes the strategy, for a script that ignores it."""
+    why = plan.notes[-1]
+    if plan.obeys or "unknown" in why:
+        return
+    chosen = [path for path, origin in loaded.origins.items() if _is_chosen(path, origin)]
+    divides = any(getattr(loaded.preset.mesh, name) > 1 for name in adopt.DIVIDES)
+    if plan.strategy not in ("single", "ddp") or divides:
+        yield issue("L25", name, why, value=plan.strategy, remedy=remedy or None)
+    elif chosen:
+        yield issue(
+            "L25",
+            chosen[0],
+            f"{chosen[0]} has no effect: {why}",
+            value=plan.strategy,
+            remedy=remedy or None,
+        )
+
+
+def _is_chosen(path: str, origin: str) -> bool:
+    """Return True for a value of strategy or precision that no shipped preset sets."""
+    return (
+        path.startswith(("strategy.", "precision."))
+        and path != "strategy.kind"
+        and not origin.startswith("builtin ")
+    )
 
 
 def _imported_files(

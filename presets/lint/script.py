@@ -68,6 +68,8 @@ class ScriptFacts:
     strategy: str | None = None
     """Strategy of the preset."""
     preset: str = ""
+    remedy: str = ""
+    """What would make the preset act, or "" for the rule's own repair."""
     gpus: bool | None = None
     """True if the ranks have GPUs."""
 
@@ -208,11 +210,10 @@ def _strategy(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[F
     obeys = any(full.endswith("parallelize.parallelize") for full, _ in seen.calls)
     if facts.strategy is None or obeys or not own:
         return
-    same = {facts.strategy, *(("ddp",) if facts.strategy == "zero1" else ())}
-    if not same & {kind for kind, _, _ in own}:
-        _, what, line = own[0]
+    if facts.strategy not in {kind for kind, _, _ in own}:
+        kind, what, line = own[0]
         text = f"The script {what}: preset {facts.preset} ({facts.strategy}) does not change that."
-        yield issue("L25", f"{file}:{line}", text, value=own[0][0])
+        yield issue("L25", f"{file}:{line}", text, value=kind, remedy=facts.remedy or None)
 
 
 def check_imported(source: str | bytes, file: str, facts: ScriptFacts) -> list[Finding]:

@@ -188,6 +188,42 @@ def test_a_strategy_in_an_imported_file() -> None:
     assert [(one.id, one.where, one.severity) for one in broken] == [("L41", "trainer.py:1", "warning")]
 
 
+PLAIN = "from torch.nn.parallel import DistributedDataParallel as DDP\n\nDDP(model)\n"
+FSDP1 = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nFSDP(model)\n"
+ACCELERATE = "from accelerate import Accelerator\nAccelerator()\n"
+
+
+@for_each(
+    ("preset", "override", "source", "where", "remedy"),
+    [
+        ("zero1", "restart.limit=3", PLAIN, "train.py:3", "Add --adopt, which applies zero1 there."),
+        ("fsdp2", "restart.limit=3", PLAIN, "train.py:3", "Add --adopt, which applies fsdp2 there."),
+        ("ddp", "strategy.bucket_cap_mb=7", PLAIN, "strategy.bucket_cap_mb", "Add --adopt, which applies ddp there."),
+        ("ds-zero2", "restart.limit=3", PLAIN, "train.py:3", "--adopt cannot apply preset ds-zero2: strategy deepspeed"),
+        ("tp", "restart.limit=3", PLAIN, "train.py:3", "--adopt cannot apply preset tp: mesh.tp 2 divides its layers"),
+        ("fsdp2", "restart.limit=3", FSDP1, "train.py:3", "Take a preset of strategy fsdp1, or call parallelize()"),
+        ("fsdp2", "restart.limit=3", "print(1)", "train.py", "or wrap its model in DistributedDataParallel and add"),
+        ("moe", "restart.limit=3", "print(1)", "train.py", "Call parallelize() in the script."),
+        ("zero1", "restart.limit=3", ACCELERATE, "train.py", "Take the preset of the script's own strategy"),
+    ],
+)  # fmt: skip
+def test_a_preset_without_effect_comes_with_what_gives_it_one(
+    preset: str, override: str, source: str, where: str, remedy: str
+) -> None:
+    found = [one for one in lint(preset, override, source=source) if one.id == "L25"]
+    assert [(one.where, one.severity) for one in found] == [(where, "warning")]
+    assert remedy in found[0].remedy
+
+
+@for_each(
+    ("preset", "source"),
+    [("ddp", PLAIN), ("fsdp1", FSDP1), ("fsdp2", ACCELERATE), ("ddp", "print(1)"), ("single", "print(1)")],
+)
+def test_a_preset_that_changes_nothing_that_the_script_does_is_fine(preset: str, source: str) -> None:
+    ranks = ("topology.nproc_per_node=1",) if preset == "single" else ()
+    assert "L25" not in ids(lint(preset, *ranks, source=source))
+
+
 def test_a_script_of_this_machine_for_nodes_of_a_cloud() -> None:
     loaded = load("ddp", cwd=Path("/"), env={"HOME": "/nowhere"})
     for script, expected in (("/data/me/train.py", ["L46"]), ("train.py", [])):
