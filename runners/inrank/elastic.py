@@ -20,6 +20,7 @@ from typing import Any
 from . import deepspeed_cpu, env_changes, relay, rendezvous
 from .attempt_round import Round
 from .control import private
+from .import_watch import collection_paused
 from .joining import drop_deprecated_variable
 from .rank_changes import defaulted, version_of
 from .rank_processes import children
@@ -101,7 +102,7 @@ def _stopped(group: WorkerGroup) -> Ending:
 def _launch(group: WorkerGroup) -> Ending:
     try:
         # else the store logs a stack for each closed connection, in addition to its exception
-        with defaulted("TORCH_CPP_LOG_LEVEL", "ERROR"):
+        with defaulted("TORCH_CPP_LOG_LEVEL", "ERROR"), collection_paused():
             import torch
         from torch.distributed.elastic.multiprocessing.api import SignalException
         from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, TypeVar
@@ -21,6 +22,19 @@ def untraced(function: Function) -> Function:
     """Keep torch.compile out of a function. torch.compiler.disable does the same, but imports the compiler."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return function
+
+
+@contextlib.contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pause the garbage collection: an import makes many objects and little garbage, and each pass visits all."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class _Watch:
@@ -54,7 +68,8 @@ class _Watch:
             return
 
         def executed(module: ModuleType) -> None:
-            execute(module)
+            with collection_paused():
+                execute(module)
             if module.__name__ != name:  # one zipimporter loads all modules of a folder in a zip file
                 return
             for callback in self._callbacks.pop(name, ()):
@@ -82,6 +97,11 @@ def when_imported(name: str, callback: Callback) -> None:
         _try(callback, module)
     else:
         _watch.add(name, callback)
+
+
+def import_faster(name: str) -> None:
+    """Import the module `name` without garbage collection, if it is not loaded yet."""
+    when_imported(name, lambda module: None)
 
 
 def wrap_imported(module: str, owner: str, name: str, wrap: Callable[[Any], Any]) -> None:
