@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..inrank.failure_causes import advice_of
 from .error_lines import UNEXPLAINED, is_alive
+from .exceptions import sentence
 from .line_formats import LINES
 from .rules import First, LogLine, Rule, RuleHits, shown
 
@@ -16,6 +18,7 @@ MOST_LINES = 200
 """Maximum number of lines of all files together, and of one file, for a short log."""
 QUOTED = 300
 """Maximum number of quoted characters of the line."""
+NO_ADVICE = "Read the lines around it: it is the first sign of a problem that was found."
 PLACE = (1 << 21) + 1
 """Sorts these lines after error messages."""
 
@@ -51,6 +54,7 @@ class ShortLog:
         """Return the line as a rule that fired; [] without one."""
         if self._first is None:
             return []
+        advice = advice_of(self._text)
         rule = Rule(
             id=UNEXPLAINED,
             severity="error",
@@ -58,7 +62,7 @@ class ShortLog:
             role="cause",
             confidence="low",
             place=PLACE,
-            text=f"No rule knows this: {self._text}",
-            remedy="Read the lines around it: it is the first sign of a problem that was found.",
+            text=f"{'The log has this line' if advice else 'No rule knows this'}: {self._text}",
+            remedy=sentence(advice) if advice else NO_ADVICE,
         )
         return [RuleHits.of(rule, self._first)]
