@@ -64,6 +64,12 @@ OF_RUNS = {
         "variable of the launch with such headers", "the name of a variable", "OTLP_TOKEN", None, "none"
     ),
     "export.otlp_interval": SettingGuide("how often runs push", "a time from 1s to 1h", "30s", "10s"),
+    "diagnosis.works_for": SettingGuide(
+        "time after which it is a warning that ranks wait for one that works: docs/findings.md",
+        "a time of 30s or more",
+        "20m",
+        "5m",
+    ),
     "logs.cap": SettingGuide(
         "size on disk beyond which the middle of a rank's log is left out, for every launch without --log-cap",
         "a size of 16MiB or more, or off",

@@ -15,6 +15,7 @@ from ..presets import base_dirs
 from ..presets.finding import PresetError
 from ..presets.sanitize import quoted
 from ..presets.spelling import did_you_mean
+from ..runners.diagnosis import diagnosis_settings
 from ..runners.launch import launch_settings
 from ..runners.logs import log_settings
 from ..runners.notify import channels
@@ -28,6 +29,7 @@ OF_RUNS: dict[str, Callable[[Any, Path], tuple[str, ...]]] = {
     launch_settings.SECTION: lambda table, path: launch_settings.of_table(table, path).problems,
     "notify": channels.problems_of,
     export_settings.SECTION: lambda table, path: export_settings.of_table(table, path).all_problems,
+    diagnosis_settings.SECTION: lambda table, path: diagnosis_settings.of_table(table, path).problems,
     log_settings.SECTION: lambda table, path: log_settings.of_table(table, path).problems,
     retention.SECTION: lambda table, path: retention.of_table(table, path).problems,
 }

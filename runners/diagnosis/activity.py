@@ -6,7 +6,6 @@ import enum
 import functools
 import re
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -201,7 +200,11 @@ ASLEEP_S = 10.0
 LOOP_SAMPLES, LOOP_SHARE = 15, 0.8
 """Minimum samples of a loop, and the minimum share of them at a backward jump or the beginning of a function. A long C
 call is at a call instead."""
-REPEATS, MOST_FUNCTIONS, REPEATS_SHARE = 6, 3, 0.15
+TURNS_SHARE, STATES = 0.25, 3
+"""Minimum share of samples in an endless loop of a thread that does not get on, and minimum samples of its condition."""
+SPINS_SHARE = 0.8
+"""Minimum share of the CPU time of the threads beside the main one that such threads use."""
+REPEATS, MOST_FUNCTIONS, REPEATS_SHARE = 6, 6, 0.15
 """Minimum pulses, most functions of the user's own code, and minimum share of samples outside of calls of C code, of a
 main thread that only repeats itself. It may call short functions of C, such as len()."""
 GPU_PERCENT = 5.0
@@ -279,14 +282,9 @@ def doing(
         return _asleep(pulses, position, stack, tree_percent, uses_gpu)
     if not uses_gpu and _loops(pulses):
         return Doing(Activity.LOOPS, position, stack)
-    return Doing(
-        Activity.WORKS,
-        position,
-        stack,
-        sign=_moving(pulses),
-        move=progress.movement(pulses),
-        is_suspect=not uses_gpu and _repeats(pulses),
-    )
+    if not uses_gpu and _repeats(pulses):
+        return Doing(Activity.WORKS, position, stack, sign=_loop_text(pulses), is_suspect=True)
+    return Doing(Activity.WORKS, position, stack, sign=_moving(pulses), move=progress.movement(pulses))
 
 
 def _asleep(
@@ -331,36 +329,56 @@ def _beside_threads(
         where = f" at {site_text(spinning.stack[0])}" if spinning.stack else ""
         sign = f"its thread {spinning.name} uses CPU time in a loop without calls{where}"
         return Doing(Activity.ASLEEP, position, stack, sure=False, sign=sign)
+    turning = () if awaits_thread or pulses[-1].call not in ("futex", "sleep") else _turning(pulses)
     sign = "its main thread sleeps; other threads of it use CPU time"
-    is_suspect = pulses[-1].call == "futex" and not awaits_thread and _threads_stay(pulses)
-    return Doing(Activity.WORKS, position, stack, helped=True, sure=sure, sign=sign, is_suspect=is_suspect)
+    if turning:
+        sign = f"its main thread sleeps; only its {' and '.join(turning)} works, in an endless loop"
+    return Doing(
+        Activity.WORKS, position, stack, helped=True, sure=sure, sign=sign, is_suspect=bool(turning)
+    )
 
 
 def _spinning_thread(pulses: Sequence[Pulse]) -> RankThread | None:
-    """Return a thread that was in a loop without calls in nearly all samples of the newest three pulses."""
+    """Return a thread that was in an endless loop without calls in nearly all samples of the newest three pulses."""
     recent = pulses[-3:]
     samples = sum(pulse.samples for pulse in recent)
     for thread in pulses[-1].threads:
-        loops = sum(each.loops for pulse in recent for each in pulse.threads if each.name == thread.name)
-        if samples >= LOOP_SAMPLES and loops >= LOOP_SHARE * samples:
+        same = [each for pulse in recent for each in pulse.threads if each.name == thread.name]
+        in_loop = min(sum(each.loops for each in same), sum(each.turns for each in same))
+        if samples >= LOOP_SAMPLES and in_loop >= LOOP_SHARE * samples:
             return thread
     return None
 
 
-def _threads_stay(pulses: Sequence[Pulse]) -> bool:
-    """Whether a thread repeats one function of the user's own Python code in all pulses, as one that only polls does."""
-    if len(pulses) < REPEATS:
-        return False
-    places: dict[str, set[tuple[str, str]]] = {}
-    loops = Counter[str]()
-    for thread in (thread for pulse in pulses for thread in pulse.threads if not thread.error):
-        own = next((site for site in thread.stack if own_code(site.file)), None)
-        if own is not None:
-            places.setdefault(thread.name, set()).add((own.file, own.name))
-            loops[thread.name] += thread.loops
-    samples = sum(pulse.samples for pulse in pulses)
-    repeating = [name for name, count in loops.items() if count >= REPEATS_SHARE * samples]
-    return any(len(places[name]) == 1 for name in repeating)
+def _turning(pulses: Sequence[Pulse]) -> Sequence[str]:
+    """Return the threads that turn in endless loops of the script, if no other thread beside the main one works."""
+    recent = _trail(pulses, lambda pulse: bool(pulse.threads))
+    if len(recent) < REPEATS:
+        return ()
+    used = {thread: _cpu_s_in_loops(thread.name, recent) for thread in recent[-1].threads}
+    others = _others_s(recent[-1]) - _others_s(recent[0])
+    if not sum(used.values()) >= SPINS_SHARE * others > 0:
+        return ()
+    names: list[str] = []
+    for thread, seconds in used.items():
+        if seconds > 0:
+            where = telling_frames(thread.stack, 1)
+            names.append(f"thread {thread.name}" + (f" ({site_text(where[0])})" if where else ""))
+    return names
+
+
+def _cpu_s_in_loops(name: str, pulses: Sequence[Pulse]) -> float:
+    """CPU seconds of a thread between the pulses; 0 if it is too seldom in an endless loop."""
+    same = [thread for pulse in pulses for thread in pulse.threads if thread.name == name]
+    first, last = same[0].cpu_s, same[-1].cpu_s
+    turns = sum(thread.turns for thread in same)
+    if first is None or last is None or turns < TURNS_SHARE * sum(pulse.samples for pulse in pulses):
+        return 0.0
+    return last - first
+
+
+def _others_s(pulse: Pulse) -> float:
+    return (pulse.process_s or 0.0) - (pulse.cpu_s or 0.0)
 
 
 def _other_threads_work(pulses: Sequence[Pulse]) -> bool:
@@ -525,7 +543,7 @@ def _loops(pulses: Sequence[Pulse]) -> bool:
     trail = _trail(pulses, lambda it: it.hook and it.stack[:1] == (innermost,) and it.sites == 1)
     if len(trail) < 3 or trail[-1].at - trail[0].at < ASLEEP_S or works(trail[0], trail[-1]):
         return False
-    return _jumps_back(trail) and _is_alone(trail)
+    return _jumps_back(trail) and _is_alone(trail) and _turns_endlessly(trail)
 
 
 def _jumps_back(trail: Sequence[Pulse], share: float = LOOP_SHARE) -> bool:
@@ -544,16 +562,13 @@ def _is_alone(trail: Sequence[Pulse]) -> bool:
 
 
 def _repeats(pulses: Sequence[Pulse]) -> bool:
-    """Whether the main thread is busy only with a few functions of the user's own Python code, without any effect.
-
-    A livelock does this, but a long computation in pure Python, too.
-    """
+    """Whether the main thread turns in an endless loop of the user's own Python code, without any effect."""
     first, newest = pulses[0], pulses[-1]
     if len(pulses) < REPEATS or not all(pulse.hook and pulse.stack for pulse in pulses):
         return False
     if works(first, newest) or progress.movement(pulses) is not None:
         return False
-    if not _jumps_back(pulses, REPEATS_SHARE) or not _is_alone(pulses):
+    if not _jumps_back(pulses, REPEATS_SHARE) or not _is_alone(pulses) or not _turns_endlessly(pulses):
         return False
     functions = set[tuple[str, str]]()
     for pulse in pulses:
@@ -563,6 +578,25 @@ def _repeats(pulses: Sequence[Pulse]) -> bool:
         own = pulse.stack[levels.index(0)]
         functions.add((own.file, own.name))
     return len(functions) <= MOST_FUNCTIONS
+
+
+def _loop_text(pulses: Sequence[Pulse]) -> str:
+    loop = next(pulse.endless for pulse in reversed(pulses) if pulse.endless is not None)
+    place = f"{loop.file.rpartition('/')[2]}:{loop.line}"
+    return f"it turns in the loop at {place}, whose condition reads the same values in every sample"
+
+
+def _turns_endlessly(pulses: Sequence[Pulse]) -> bool:
+    """Whether the main thread is mostly in one endless loop, whose condition reads the same few values again.
+
+    A long computation is in a loop that ends, or the values change: an index, the size of a queue.
+    """
+    loops = [pulse.endless for pulse in pulses if pulse.endless is not None]
+    same = [loop for loop in loops if (loop.file, loop.line) == (loops[-1].file, loops[-1].line)]
+    states = [loop.state for loop in same if loop.state is not None]
+    if len(states) < STATES or len(set(states)) > len(states) / 2:
+        return False
+    return sum(loop.samples for loop in same) >= TURNS_SHARE * sum(pulse.samples for pulse in pulses)
 
 
 def is_halted(pulse: Pulse) -> bool:

@@ -24,10 +24,8 @@ LONG_S, WORKS_S, LOADER_S = 20.0, 30.0, 120.0
 """Seconds that others must wait before weaker evidence counts: a loop or slow I/O, work, a busy data loader."""
 GPU_S = 45.0
 """Seconds before a busy GPU no longer excuses a sleeping rank: a kernel may be long, others may use the GPU."""
-TOO_LONG_S = 300.0
-"""Seconds before a wait for a working rank is a warning: half of the timeout of torch's NCCL groups."""
-SUSPECT_S = 60.0
-"""Seconds before that for a rank that only repeats a loop, or that waits while another thread does so."""
+SUSPECT_S = 45.0
+"""Seconds before a wait is a warning for a rank that only repeats a loop, or that waits while another thread does so."""
 GROWS_S, GROWS_BYTES = 60.0, 4 << 20
 """Growth of memory, within so many seconds, that shows work."""
 MOST = 3
@@ -111,7 +109,7 @@ def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
     if does.position.kind is Kind.LOADER and pulses[-1].halted_workers:
         return _halted_workers(does, pulses[-1].halted_workers)
     if does.activity is Activity.WORKS or (does.activity is Activity.GPU_ALONE and age < GPU_S):
-        culprit = _works(does, age, blocked)
+        culprit = _works(view, does, age, blocked)
         return None if culprit is None else replace(culprit, does=_steady(view, rank, culprit))
     return _stuck(does, age, held_by.of(view, rank))
 
@@ -255,13 +253,13 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     return replace(verdict, remedy=held.remedy or verdict.remedy, more=held.proof, lock=held.lock)
 
 
-def _works(does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | None:
+def _works(view: View, does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | None:
     if does.position.kind is Kind.LOADER and does.helped and age >= LOADER_S:
         action = _AT[Kind.LOADER] + _at(does)
         return _verdict("hang-loader", does, action, "the workers of its data loader work", "warning")
     if age < WORKS_S:
         return None
-    late = age >= (SUSPECT_S if does.is_suspect else TOO_LONG_S)
+    late = age >= (SUSPECT_S if does.is_suspect else view.works_for_s)
     too_long = _REPEATS if does.is_suspect else _TOO_LONG
     return Culprit(
         id="hang-not-joined",
@@ -282,23 +280,23 @@ def _work_text(does: Doing, blocked: Sequence[Pending], is_late: bool) -> str:
         return f"is blocked (lock, queue or thread){_at(does)} while another thread of it works"
     if does.is_suspect and is_late:
         return f"repeats the same code{_within(does, blocked)}"
-    site = does.position.site
-    if does.helped and site is not None and site.name.startswith("<"):
-        return f"works{_at(does)}"
     return f"works{_within(does, blocked)}"
 
 
 def _within(does: Doing, blocked: Sequence[Pending]) -> str:
-    """Name the function of a rank that sleeps, or the outermost one that only the working rank is in.
-
-    It does not change while the work continues.
-    """
-    site = does.position.site
-    if does.helped and site is not None:
-        return "" if site.name.startswith("<") else f" in {site.name}()"
+    """Name the outermost function that only the working rank is in. It does not change while the work continues."""
     theirs = {site.name for pending in blocked for site in pending.call.sites} | {"<module>", "main"}
-    own = [site for site in reversed(activity.telling_frames(does.stack, 64)) if site.name not in theirs]
-    return f" in {own[0].name}()" if own and not own[0].name.startswith("<") else ""
+    caller = None
+    for site in reversed(activity.telling_frames(does.stack, 64)):
+        if site.name not in theirs:
+            called = "" if caller is None else f" (called at {_line(caller)})"
+            return "" if site.name.startswith("<") else f" in {site.name}(){called}"
+        caller = site
+    return _at(does) if does.helped else ""
+
+
+def _line(site: Site) -> str:
+    return f"{site.file.rpartition('/')[2]}:{site.line}"
 
 
 def _verdict(name: str, does: Doing, action: str, proof: str, severity: str = "error") -> Culprit:

@@ -20,6 +20,7 @@ from ..run.pulse import Pulse
 from ..run.state import LIVING, RunState
 from . import (
     applied_preset,
+    diagnosis_settings,
     died,
     expectations,
     gpu_throttling,
@@ -30,6 +31,7 @@ from . import (
     training_health,
 )
 from .arrivals import Arrivals
+from .diagnosis_settings import DiagnosisSettings
 from .memory_curve import MemoryCurve, MemoryPoint
 from .memory_growth import memory_limit
 from .remedy_commands import with_run
@@ -154,8 +156,16 @@ class _Kept:
 class Judging:
     """Run all detectors and keep the earlier pulses that they need."""
 
-    def __init__(self, state: RunState, plan: Plan | None, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        state: RunState,
+        plan: Plan | None,
+        emit: Callable[[Event], None],
+        settings: DiagnosisSettings | None = None,
+    ) -> None:
+        """Begin without pulses. `settings`: by default those of this user."""
         self._state, self._plan = state, plan
+        self._works_for_s = (settings or diagnosis_settings.load()).works_for_s
         self._kept: dict[int, _Kept] = {}
         self._arrivals = Arrivals()
         self._fresh: deque[Pulse] = deque()
@@ -206,6 +216,7 @@ class Judging:
             memory=_points(self._memory),
             memory_before=_points(self._memory_before),
             node_memory=_points(self._node_memory),
+            works_for_s=self._works_for_s,
         )
 
     def _remember(self) -> None:

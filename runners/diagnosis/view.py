@@ -13,6 +13,7 @@ from ..run.pulse import Pulse
 from ..run.samples import Gpu
 from ..run.state import Attempt, RunState
 from .arrivals import Arrivals
+from .diagnosis_settings import DEFAULT_S
 from .memory_curve import MemoryPoint
 
 PULSES_KEPT = 8
@@ -45,6 +46,8 @@ class View:
     """`memory` of the previous attempt."""
     node_memory: Mapping[int, Sequence[MemoryPoint]] = field(default_factory=dict)
     """Memory in use per node, as `MemoryPoint.rss`."""
+    works_for_s: float = DEFAULT_S
+    """Seconds before a wait for a rank that works is a warning."""
 
     @property
     def attempt(self) -> Attempt | None:

@@ -7,13 +7,13 @@ plain objects, constants, f-strings and joined paths are not evaluated. Standard
 from __future__ import annotations
 
 import contextlib
-import linecache
 import os
 from pathlib import PurePath
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from .import_watch import PATCH_ERRORS
+from .source_trees import called, tree_of
 
 if TYPE_CHECKING:
     import ast
@@ -23,16 +23,12 @@ CHECKS = ("exists", "isfile", "is_file", "isdir", "is_dir", "lexists", "getsize"
 ASKS = ("get", "wait", "multi_get", "check")
 """Methods of torch's stores that wait for keys."""
 RETURNS_STORE = ("_get_default_store", "TCPStore", "PrefixStore", "FileStore")
-MOST_SOURCE, MOST_NAME, FRAMES = 20_000, 200, 4
-"""Most lines of a file to parse, most characters of a name, and innermost frames to search."""
+MOST_NAME, FRAMES = 200, 4
+"""Most characters of a name, and innermost frames to search."""
 
 WAITS = ("sleep", "futex", "poll", "read")
-LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python3", "/inrank/", "<")
-"""Parts of the paths of files that are not parsed: they are long, and do not belong to the script."""
 MOST_KEPT = 1000
 
-_trees: dict[str, Any] = {}
-"""File → its syntax tree; None if it cannot be parsed."""
 _lines: dict[tuple[str, int], list[Any]] = {}
 """File and line → the nodes that contain it."""
 
@@ -45,7 +41,7 @@ def wanted(frame: FrameType | None, call: str) -> str:
     for _ in range(FRAMES if call in WAITS else 0):
         if frame is None:
             break
-        with contextlib.suppress(SyntaxError, *PATCH_ERRORS):
+        with contextlib.suppress(*PATCH_ERRORS):
             name = _key(frame) or (_file(frame) if call in ("sleep", "futex") else "")
             if name:
                 return name[:MOST_NAME]
@@ -62,9 +58,9 @@ def _file(frame: FrameType) -> str:
         if isinstance(node, (ast.While, ast.For)):
             loop = node  # nodes come from the outside to the inside
     for node in ast.walk(loop) if loop is not None else ():
-        if isinstance(node, ast.Call) and _called(node) in CHECKS:
+        if isinstance(node, ast.Call) and called(node) in CHECKS:
             target = node.args[0] if node.args else getattr(node.func, "value", None)
-            path = _value(target, frame)
+            path = value_of(target, frame)
             if isinstance(path, (str, PurePath)):
                 return os.path.abspath(path)
     return ""
@@ -75,12 +71,12 @@ def _key(frame: FrameType) -> str:
     import ast
 
     for node in _nodes(frame):
-        if isinstance(node, ast.Call) and _called(node) in ASKS and isinstance(node.func, ast.Attribute):
+        if isinstance(node, ast.Call) and called(node) in ASKS and isinstance(node.func, ast.Attribute):
             if not node.args or not _is_store(node.func.value, frame):
                 continue
             first = node.args[0]
             keys = first.elts if isinstance(first, (ast.List, ast.Tuple)) else [first]
-            values = [_value(key, frame) for key in keys]
+            values = [value_of(key, frame) for key in keys]
             return ", ".join(value for value in values if isinstance(value, str))
     return ""
 
@@ -90,50 +86,30 @@ def _is_store(node: ast.expr, frame: FrameType) -> bool:
     import ast
 
     if isinstance(node, ast.Call):
-        return _called(node) in RETURNS_STORE
-    kinds = type(_value(node, frame)).__mro__
+        return called(node) in RETURNS_STORE
+    kinds = type(value_of(node, frame)).__mro__
     return any(kind.__name__ == "Store" and kind.__module__.startswith("torch") for kind in kinds)
-
-
-def _called(node: ast.Call) -> str:
-    """Return the name of the called function, without its module or object."""
-    return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 
 def _nodes(frame: FrameType) -> list[Any]:
     """Return the nodes of the file that contain the frame's current line, outer ones first."""
     file, line = frame.f_code.co_filename, frame.f_lineno
-    if line is None or any(part in file for part in LIBRARIES):
+    tree = None if line is None else tree_of(frame)
+    if tree is None:
         return []
     if (file, line) not in _lines and len(_lines) < MOST_KEPT:
-        _lines[file, line] = _containing(file, line, frame)
+        _lines[file, line] = _containing(tree, line)
     return _lines.get((file, line), [])
 
 
-def _parsed(text: str) -> Any:
-    """Return the syntax tree of a text; None if Python 3.11 fails twice, as it does by chance (CPython's gh-106905)."""
+def _containing(tree: Any, line: int) -> list[Any]:
     import ast
 
-    for _ in range(2):
-        with contextlib.suppress(SystemError):
-            return ast.parse(text)
-    return None
-
-
-def _containing(file: str, line: int, frame: FrameType) -> list[Any]:
-    import ast
-
-    if file not in _trees:
-        _trees[file] = None
-        text = linecache.getlines(file, frame.f_globals)
-        if text and len(text) <= MOST_SOURCE:
-            _trees[file] = _parsed("".join(text))
-    nodes = ast.walk(_trees[file]) if _trees[file] is not None else ()
-    placed: list[Any] = [node for node in nodes if hasattr(node, "end_lineno")]
+    placed: list[Any] = [node for node in ast.walk(tree) if hasattr(node, "end_lineno")]
     return [node for node in placed if node.lineno <= line <= node.end_lineno]
 
 
-def _value(node: Any, frame: FrameType) -> Any:
+def value_of(node: Any, frame: FrameType) -> Any:
     """Return the value of an expression, or None. Raises LookupError for unknown names."""
     import ast
 
@@ -143,13 +119,13 @@ def _value(node: Any, frame: FrameType) -> Any:
         known = frame.f_locals if node.id in frame.f_locals else frame.f_globals
         return known[node.id]
     if isinstance(node, ast.Attribute):
-        return object.__getattribute__(_value(node.value, frame), "__dict__").get(node.attr)
+        return object.__getattribute__(value_of(node.value, frame), "__dict__").get(node.attr)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_plain(_value(getattr(part, "value", None), frame)) for part in _parts(node))
+        return "".join(_plain(value_of(getattr(part, "value", None), frame)) for part in _parts(node))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-        return os.path.join(*(_plain(_value(part, frame)) for part in (node.left, node.right)))
-    if isinstance(node, ast.Call) and _called(node) in ("join", "Path", "str"):
-        return os.path.join(*(_plain(_value(part, frame)) for part in node.args))
+        return os.path.join(*(_plain(value_of(part, frame)) for part in (node.left, node.right)))
+    if isinstance(node, ast.Call) and called(node) in ("join", "Path", "str"):
+        return os.path.join(*(_plain(value_of(part, frame)) for part in node.args))
     return None
 
 

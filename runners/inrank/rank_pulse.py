@@ -12,12 +12,15 @@ from types import FrameType
 from typing import Any
 
 from .collectives import UNREADABLE, Collectives, torch_home
+from .own_loops import LoopLine, endless_loop, state_of
 from .script_threads import Threads, stack_from
 from .thread_waits import main_wait
 
 FRAMES, INNERMOST, DEPTH = 24, 8, 400
 """Most frames in a pulse, how many innermost ones are always kept, and the most frames that are read."""
 SAMPLES, APART_S = 20, 0.02
+TURNS = 4
+"""Pulses in a row in which the main thread turns in one endless loop until its condition is read."""
 HELD_UP = ("futex", "lock", "sleep", "poll")
 """The other threads are sampled during these waits of the main thread: it may wait for one of them."""
 
@@ -27,6 +30,10 @@ class PulseSampler:
 
     def __init__(self, threads: Threads) -> None:
         self._collectives, self._threads = Collectives(), threads
+        self._loop: LoopLine | None = None
+        """The endless loop of the main thread in the newest pulse."""
+        self._turns = 0
+        """Pulses in a row with this loop."""
 
     def take(
         self, count: int, last: float, samples: int = 1, whole: bool = False, sites: bool = False
@@ -40,11 +47,13 @@ class PulseSampler:
         seen: set[Any] = set()
         stack: list[list[Any]] = []
         samples = max(1, min(samples, SAMPLES))
-        loops = Counter[int]()
+        loops, endless = Counter[int](), Counter[tuple[int, LoopLine]]()
         for number in range(samples):
             if number:
                 time.sleep(APART_S)
             loops.update(loop_threads())
+            if samples > 1:
+                endless.update(endless_loops())
             stack = stack_of(main)
             seen.add(tuple(stack[0]) if stack else None)
         taken: dict[str, Any] = {
@@ -60,14 +69,40 @@ class PulseSampler:
             "world_size": os.environ.get("WORLD_SIZE"),
             "master": master(),
         }
+        taken.update(self._endless(main, endless))
         taken.update(main_wait())
         if taken.get("call") in HELD_UP:
-            taken["threads"] = self._threads.sample(loops)
+            turns = Counter[int]()
+            for (thread, _), count in endless.items():
+                turns[thread] += count
+            taken["threads"] = self._threads.sample(loops, turns)
         try:
             taken.update(self._collectives.sample(whole, sites))
         except UNREADABLE:
             taken["recorder"] = False
         return taken
+
+    def _endless(self, main: int | None, endless: Counter[tuple[int, LoopLine]]) -> dict[str, Any]:
+        """Return the endless loop that the main thread was in most often, and the samples in it; {} without one."""
+        own = {loop: count for (thread, loop), count in endless.items() if thread == main}
+        loop = max(own, key=lambda each: own[each], default=None)
+        self._turns = self._turns + 1 if loop == self._loop else 1
+        self._loop = loop
+        if loop is None:
+            return {}
+        frame = sys._current_frames().get(main or 0)
+        state = state_of(frame, loop) if self._turns >= TURNS else None
+        return {"endless": [loop.file, loop.line, own[loop], state]}
+
+
+def endless_loops() -> list[tuple[int, LoopLine]]:
+    """Return each thread of the script whose innermost loop has no end, with that loop."""
+    found = []
+    for thread, frame in sys._current_frames().items():
+        loop = None if thread == threading.get_ident() else endless_loop(frame)
+        if loop is not None:
+            found.append((thread, loop))
+    return found
 
 
 def master() -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -22,6 +23,16 @@ def stack_from(frame: FrameType | None, most: int) -> list[list[Any]]:
         stack.append([frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name])
         frame = frame.f_back
     return stack
+
+
+def _cpu_s(thread: threading.Thread) -> float | None:
+    """Return the CPU seconds of a thread; None if it has ended."""
+    try:
+        with open("/proc/self/task/%d/stat" % (thread.native_id or 0), "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 class Threads:
@@ -51,10 +62,10 @@ class Threads:
         error = shortened("%s: %s" % (ended.exc_type.__name__, ended.exc_value))
         self._died.append([name, frames[:MOST_FRAMES], error, 0])
 
-    def sample(self, loops: Mapping[int, int]) -> list[list[Any]]:
-        """Return [name, frames, error, loops] of each thread: frames innermost first, error "" if the thread is alive.
+    def sample(self, loops: Mapping[int, int], turns: Mapping[int, int]) -> list[list[Any]]:
+        """Return the fields of RankThread for each thread: frames innermost first, error "" if the thread is alive.
 
-        `loops`: thread → samples at a backward jump.
+        `loops`: thread → samples at a backward jump. `turns`: thread → samples in a loop without an end.
         """
         frames = sys._current_frames()
         living: list[list[Any]] = []
@@ -63,6 +74,7 @@ class Threads:
             own = thread.name.startswith("distui-")
             if thread is threading.main_thread() or own or frame is None or len(living) == MOST_THREADS:
                 continue
-            looped = loops.get(thread.ident or 0, 0)
-            living.append([thread.name, stack_from(frame, MOST_FRAMES), "", looped])
+            number = thread.ident or 0
+            counts = [loops.get(number, 0), turns.get(number, 0), _cpu_s(thread)]
+            living.append([thread.name, stack_from(frame, MOST_FRAMES), "", *counts])
         return self._died + living

@@ -75,6 +75,22 @@ class RankThread(Struct, frozen=True, array_like=True):
     """Exception that ended the thread, raised at the first frame of `stack`; "" while it lives."""
     loops: int = 0
     """Samples in a loop without calls of C code; see `Pulse.loops`."""
+    turns: int = 0
+    """Samples in which its innermost loop has no end; see `EndlessLoop`."""
+    cpu_s: float | None = None
+    """CPU seconds so far; None if unknown."""
+
+
+class EndlessLoop(Struct, frozen=True, array_like=True):
+    """A `while` loop of the script, or a `for` loop over an endless iterator, that its main thread is in."""
+
+    file: str
+    line: int
+    """First line."""
+    samples: int
+    """Samples of the pulse in it and in no loop inside of it."""
+    state: str | None = None
+    """What its condition reads; None until the main thread has been in it for some pulses."""
 
 
 class Work(Struct, frozen=True, omit_defaults=True):
@@ -171,6 +187,8 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     that died always come, and first."""
     loops: int | None = None
     """Samples with the innermost frame at a backward jump or its beginning: in a loop without calls of C code."""
+    endless: EndlessLoop | None = None
+    """The endless loop that the main thread was in most often; None without one, or if only one stack was sampled."""
     workers_busy: int | None = None
     """Workers of its data loaders that do not wait for a task; None without workers, or if the kernel hides it."""
     wrote: tuple[OwnLine, ...] = ()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...presets.finding import NO_VERDICT, Finding
 from ..agent import pyspy
-from ..diagnosis import activity, culprits, hang, starting
+from ..diagnosis import activity, culprits, diagnosis_settings, hang, starting
 from ..diagnosis.activity import Kind
 from ..diagnosis.rank_dumps import DEFAULT
 from ..diagnosis.view import View
@@ -24,8 +24,6 @@ from .scan_changes import Watched
 
 QUIET_S = 60.0
 """Seconds without work and output after which idle ranks are reported even if none is seen to wait for another."""
-TOO_LONG_S = 300.0
-"""Seconds after which idle ranks are reported while other ranks work."""
 FRAMES = 6
 """Innermost frames of a stack in the evidence."""
 SOURCE = "stacks by py-spy, CPU time and bytes from /proc"
@@ -56,6 +54,7 @@ class IdleJob:
         self._processes: dict[int, RankProcess] = {}
         self._world_size = 0
         self._pulses = pulses
+        self._works_for_s = diagnosis_settings.load().works_for_s
         self._ledger = FindingLedger(emit)
 
     def watch(self, watched: Watched) -> None:
@@ -82,6 +81,7 @@ class IdleJob:
             plan=None,
             now=now,
             history={rank: tuple(watched.pulses) for rank, watched in self._pulses.ranks.items()},
+            works_for_s=self._works_for_s,
         )
         known = [finding for finding in (*starting.find(view), *hang.find(view)) if self._holds(finding)]
         if not any(finding.alarm for finding in known):
@@ -156,7 +156,7 @@ class IdleJob:
             text += f"; {spans_text('rank', busy)} {agreeing(busy, 'has', 'have')} worked since"
         if unseen:
             text += "; the ranks that they wait for may be on other hosts"
-        certain = not unseen and (not busy or seconds >= TOO_LONG_S)
+        certain = not unseen and (not busy or seconds >= self._works_for_s)
         return Finding(
             NO_VERDICT if unseen else "hang-idle",
             "warning" if certain else "note",

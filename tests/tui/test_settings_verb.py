@@ -13,6 +13,7 @@ from each import for_each
 from test_theme import contrast, hexed
 from textual.theme import BUILTIN_THEMES
 
+from distui.runners.diagnosis import diagnosis_settings
 from distui.runners.logs import log_settings
 from distui.runners.notify import channels
 from distui.runners.removal import retention
@@ -79,6 +80,7 @@ def test_the_example_changes_nothing_until_a_comment_is_taken_away(file: Path) -
         assert getattr(settings, key.field) == value, name
     assert channels.load().send == ("terminal",)
     assert log_settings.load() == log_settings.LogSettings(200_000_000, "200MB")
+    assert diagnosis_settings.load() == diagnosis_settings.DiagnosisSettings(1200.0, "20m")
     assert retention.load() == retention.Retention(30 * 86400.0, 200)
     assert export_settings.load().otlp == export_settings.OtlpExport(
         *(guide.example for name, guide in OF_RUNS.items() if "otlp" in name)

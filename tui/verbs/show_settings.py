@@ -13,6 +13,7 @@ from ...presets.load import library
 from ...presets.sanitize import LONGEST, clean_text, quoted
 from ...presets.secrets import mask_text
 from ...presets.spelling import nearest_or_all
+from ...runners.diagnosis import diagnosis_settings
 from ...runners.launch import launch_settings
 from ...runners.logs import log_settings
 from ...runners.notify import channels
@@ -92,6 +93,7 @@ def _of_runs(export: MetricsExport) -> dict[str, Any]:
         "export.otlp_headers_file": otlp and otlp.headers_file,
         "export.otlp_headers_env": otlp and otlp.headers_env,
         "export.otlp_interval": otlp and otlp.interval,
+        "diagnosis.works_for": diagnosis_settings.load().typed,
         "logs.cap": log_settings.load().typed,
         "retention.older_than": table.get("older_than"),
         "retention.keep": table.get("keep"),

@@ -35,7 +35,7 @@ def look():
         seen = main_wait()
         same = same + 1 if seen and seen == before else 0
         before = seen
-    print(json.dumps({**seen, "threads": threads.sample({})}), flush=True)
+    print(json.dumps({**seen, "threads": threads.sample({}, {})}), flush=True)
 
 threading.Thread(target=look, name="distui-look", daemon=True).start()
 """
@@ -139,7 +139,7 @@ def test_threads_are_told_with_where_they_are_and_what_they_died_of(
         dead = threading.Thread(target=produce, args=(error,), name="maker")
         dead.start()
         dead.join()
-    told = {name: (frames, error) for name, frames, error, _ in threads.sample({})}
+    told = {name: (frames, error) for name, frames, error, *_ in threads.sample({}, {})}
     gate.set()
     watcher.join()
     assert own == ["KeyError", "UnspeakableError"]

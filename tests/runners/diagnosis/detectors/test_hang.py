@@ -6,7 +6,7 @@ from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.run.model import CommandReceived, RankPhase, RunPhase
-from distui.runners.run.pulse import OwnLine, ProcessGroup, Pulse, Site
+from distui.runners.run.pulse import EndlessLoop, OwnLine, ProcessGroup, Pulse, Site
 from distui.runners.run.state import OpenCommand
 
 from .hang_rig import (
@@ -225,7 +225,8 @@ def test_a_c_call_that_computes_where_cores_are_few_is_not_said_to_use_none() ->
 def test_a_loop_in_python() -> None:
     spin = (Site("/job/train.py", 34, "spin"), *LOAD)
     made = Made().wait([0, 1, 3], call(42, age=21))
-    made.add(series(2, spin, share=0.95, enqueued=41, state="R", loops=9))
+    turns = EndlessLoop("/job/train.py", 33, 10, "False")
+    made.add(series(2, spin, share=0.95, enqueued=41, state="R", loops=9, endless=turns))
     found = only(made.hang())
     assert (found.id, found.severity, found.rank) == ("hang-python", "warning", 2)
     assert found.text.startswith("rank 2 loops at train.py:34 spin; ranks 0, 1, 3 wait for it")
@@ -352,7 +353,10 @@ def test_a_rank_that_works_is_told_without_alarm() -> None:
     assert Made().wait([1, 2, 3]).add(busy).hang() == []
     found = only(Made().wait([1, 2, 3], call(42, age=31)).add(busy).hang())
     assert (found.id, found.severity) == ("hang-not-joined", "note")
-    assert found.text == "rank 0 works in validate(); ranks 1-3 wait for it in all_reduce #42"
+    assert (
+        found.text
+        == "rank 0 works in validate() (called at train.py:70); ranks 1-3 wait for it in all_reduce #42"
+    )
 
 
 def test_a_busy_gpu_excuses_a_sleeping_rank_only_for_a_while() -> None:
@@ -382,7 +386,9 @@ def test_a_wait_without_end_becomes_an_alarm_whatever_the_rank_does() -> None:
     before, after = (only(Made().wait([1, 2, 3], call(42, age=age)).add(busy).hang()) for age in (290, 301))
     assert (before.severity, after.severity) == ("note", "warning")
     assert (
-        before.text == after.text == "rank 0 works in validate(); ranks 1-3 wait for it in all_reduce #42"
+        before.text
+        == after.text
+        == "rank 0 works in validate() (called at train.py:70); ranks 1-3 wait for it in all_reduce #42"
     )
     assert (
         "it uses CPU time or its stack changes; it has made no step and called no collective since"

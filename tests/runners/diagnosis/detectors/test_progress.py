@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
+from distui.runners.diagnosis import hang
 from distui.runners.diagnosis.progress import LASTS_S, movement
 from distui.runners.run.model import FirstCause, RankPhase
-from distui.runners.run.pulse import Pulse, RankThread, Site, Work
+from distui.runners.run.pulse import EndlessLoop, Pulse, RankThread, Site, Work
 
 from .hang_rig import IN_LOADER, IN_RECV, LOAD, NOW, PYTHON, STEP, Made, call, only, quiet, series
 
@@ -56,7 +57,10 @@ def test_a_rank_that_moves_something_is_busy(kernel_call: str, rates: dict[str, 
     assert beside(pulses, 20.0).hang() == []
     found = only(beside(pulses, 60.0).hang())
     assert (found.id, found.severity) == ("hang-not-joined", "note")
-    assert found.text == f"rank 0 {does} in load(); ranks 1-3 wait for it in all_reduce #42"
+    assert (
+        found.text
+        == f"rank 0 {does} in load() (called at train.py:70); ranks 1-3 wait for it in all_reduce #42"
+    )
     assert only(beside(pulses, 301.0).hang()).severity == "warning"
 
 
@@ -106,11 +110,15 @@ def test_a_rate_that_hardly_changes_raises_no_new_finding() -> None:
 
 
 def of_thread(
-    stack: Sequence[Site], loops: int, rank_stack: Sequence[Site] = IN_QUEUE
+    stack: Sequence[Site], loops: int, rank_stack: Sequence[Site] = IN_QUEUE, turns: int = 10
 ) -> tuple[Pulse, ...]:
-    """A rank whose main thread sleeps while its thread "spin" uses a whole core."""
-    threads = (RankThread("spin", tuple(stack), "", loops),)
-    return series(0, rank_stack, enqueued=41, call="futex", others=1.0, threads=threads)
+    """A rank whose main thread sleeps while its thread "spin" uses a whole core, by default in an endless loop."""
+
+    def threads(pulse: Pulse) -> tuple[RankThread, ...]:
+        return (RankThread("spin", tuple(stack), "", loops, turns, pulse.at - NOW + 1000.0),)
+
+    sleeping = series(0, rank_stack, enqueued=41, call="futex", others=1.0)
+    return tuple(structs.replace(pulse, threads=threads(pulse)) for pulse in sleeping)
 
 
 def test_a_thread_that_spins_does_not_hide_a_hang() -> None:
@@ -120,36 +128,70 @@ def test_a_thread_that_spins_does_not_hide_a_hang() -> None:
     assert any("its thread spin uses CPU time in a loop" in line for line in found.evidence)
 
 
-def test_a_thread_that_repeats_a_function_excuses_a_sleeping_rank_for_a_minute() -> None:
-    staying = of_thread([SPIN], 4)
-    assert only(beside(staying, 50.0).hang()).severity == "note"
-    found = only(beside(staying, 61.0).hang())
+def test_a_thread_in_an_endless_loop_excuses_a_sleeping_rank_for_less_than_a_minute() -> None:
+    calls_c = of_thread([SPIN], 0)
+    assert only(beside(calls_c, 40.0).hang()).severity == "note"
+    found = only(beside(calls_c, 46.0).hang())
     assert found.severity == "warning"
     assert "is blocked (lock, queue or thread) at train.py:33 load while another thread" in found.text
+    sign = "its main thread sleeps; only its thread spin (train.py:20 spin) works, in an endless loop"
+    assert sign in found.evidence
 
 
-def test_a_thread_that_gets_on_or_is_waited_for_excuses_it_for_five() -> None:
-    moving = [
-        structs.replace(
-            pulse, threads=(RankThread("work", (Site("/job/train.py", 9, f"part_{number}"),), "", 4),)
-        )
-        for number, pulse in enumerate(of_thread([SPIN], 0))
-    ]
-    assert only(beside(moving, 200.0).hang()).severity == "note"
+def test_a_thread_that_computes_or_is_waited_for_excuses_it_for_five() -> None:
+    for loops in (0, 10):
+        assert only(beside(of_thread([SPIN], loops, turns=0), 200.0).hang()).severity == "note"
     assert only(beside(of_thread([SPIN], 10, IN_JOIN), 200.0).hang()).severity == "note"
-    calls_c = of_thread([SPIN], 0)
-    assert only(beside(calls_c, 200.0).hang()).severity == "note"
+    beside_workers = [
+        structs.replace(pulse, process_s=3 * (pulse.process_s or 0)) for pulse in of_thread([SPIN], 0)
+    ]
+    assert only(beside(beside_workers, 200.0).hang()).severity == "note"
 
 
-def test_a_livelock_is_a_warning_after_a_minute() -> None:
+CHECK = (Site("/job/train.py", 40, "ready"), Site("/job/train.py", 44, "hold"), *STEP)
+
+
+def turning(states: Sequence[str | None], samples: int = 8) -> tuple[Pulse, ...]:
+    """A rank that works in a loop without an end, whose condition read these values."""
+    pulses = series(0, CHECK, enqueued=41, share=0.9, sites=3, loops=10)
+    return tuple(
+        structs.replace(pulse, endless=EndlessLoop("/job/train.py", 44, samples, state))
+        for pulse, state in zip(pulses, states, strict=True)
+    )
+
+
+def test_a_livelock_is_a_warning_within_a_minute() -> None:
     """The main thread only calls functions of its own, which the hook finds at their beginning or at a jump back."""
-    check = (Site("/job/train.py", 40, "ready"), Site("/job/train.py", 44, "hold"), *STEP)
-    pulses = series(0, check, enqueued=41, share=0.9, sites=3, loops=10)
-    assert only(beside(pulses, 50.0).hang()).severity == "note"
-    found = only(beside(pulses, 61.0).hang())
+    pulses = turning([None] * 5 + ["False"] * 3)
+    assert only(beside(pulses, 40.0).hang()).severity == "note"
+    found = only(beside(pulses, 46.0).hang())
     assert found.severity == "warning"
-    assert found.text.startswith("rank 0 repeats the same code in hold(); ranks 1-3")
+    assert found.text.startswith(
+        "rank 0 repeats the same code in hold() (called at train.py:50); ranks 1-3"
+    )
+    sign = "it turns in the loop at train.py:44, whose condition reads the same values in every sample"
+    assert sign in found.evidence
     assert only(beside(growing(pulses, main_read=10**6), 61.0).hang()).severity == "note"
+
+
+@pytest.mark.parametrize(
+    "pulses",
+    [
+        series(0, CHECK, enqueued=41, share=0.9, sites=3, loops=10),
+        turning([str(number) for number in range(8)]),
+        turning([None] * 8),
+        turning(["False"] * 8, samples=1),
+        series(0, (SPIN, *STEP), enqueued=41, share=0.9, loops=10),
+    ],
+    ids=["a loop that ends", "its condition changes", "unknown", "mostly in inner loops", "one line"],
+)
+def test_a_long_computation_in_python_is_a_note_until_the_limit_of_the_settings(
+    pulses: tuple[Pulse, ...],
+) -> None:
+    assert only(beside(pulses, 290.0).hang()).severity == "note"
+    assert only(beside(pulses, 301.0).hang()).severity == "warning"
+    patient = replace(beside(pulses, 301.0).view, works_for_s=1200.0)
+    assert only(list(hang.find(patient))).severity == "note"
 
 
 def test_ranks_that_all_wait_in_a_receive_are_in_a_deadlock() -> None:
