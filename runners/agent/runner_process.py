@@ -55,6 +55,8 @@ class Runner:
         self._writer: asyncio.StreamWriter | None = None
         self._requests = rpc.OpenRequests[dict[str, Any]]()
         self.poked = asyncio.Event()
+        self.reports_from: int | None = None
+        """Offset of its first report, after those of earlier runners. None for a runner of an earlier agent."""
 
     @classmethod
     def start(cls, run: ServedRun, env: Mapping[str, str], cause: str = "") -> Runner:
@@ -69,6 +71,7 @@ class Runner:
     def spawn(cls, entry: Entry, plan: Plan, env: Mapping[str, str], words: Sequence[str]) -> Runner:
         """Spawn a runner; `words` follow its run directory. Raises as `start`."""
         python, run_dir = plan.python or sys.executable, entry.path
+        reports_from = ReportTail.end(run_dir)
         with file_io.appending(run_dir / "runner.log") as log:
             process = subprocess.Popen(
                 [python, "-u", str(LAUNCH), str(run_dir), *words],
@@ -82,7 +85,9 @@ class Runner:
             )
         who = file_io.identify(process.pid, client.stem(entry.record.run8) + ".run", plan.launcher)
         file_io.write(run_dir / RUNNER_FILE, who)
-        return cls(run_dir, who, process)
+        runner = cls(run_dir, who, process)
+        runner.reports_from = reports_from
+        return runner
 
     @classmethod
     def adopt(cls, entry: Entry) -> Runner | None:
@@ -216,12 +221,15 @@ async def ask_once(path: str, op: str, **fields: Any) -> dict[str, Any]:
 class ReportTail:
     """Reads runner.jsonl from a byte offset."""
 
-    def __init__(self, run_dir: Path, offset: int | None) -> None:
-        """`offset`: None means the end, after the reports of earlier runners."""
+    def __init__(self, run_dir: Path, offset: int) -> None:
         self._path = run_dir / REPORT
-        if offset is None:
-            offset = self._path.stat().st_size if self._path.is_file() else 0
         self._offset = offset
+
+    @staticmethod
+    def end(run_dir: Path) -> int:
+        """Return the offset after the reports so far."""
+        path = run_dir / REPORT
+        return path.stat().st_size if path.is_file() else 0
 
     def read(self) -> list[tuple[int, Stamped]]:
         """Return the complete lines since the last call, each with its end offset. Invalid lines are skipped."""

@@ -96,13 +96,17 @@ class Supervision:
         run, self._mode = self._run, mode
         fresh = self._mode is StartMode.START and not resumed
         run.runner = None if fresh else Runner.adopt(run.entry)
-        self._tail = ReportTail(run.run_dir, None if fresh else run.state.source)
-        if not fresh:
-            self._environment.recall()
         if fresh:
+            self._tail = ReportTail(run.run_dir, ReportTail.end(run.run_dir))
             await self._start_runner()
-        elif run.runner is not None:
-            self._mode = StartMode.START  # this agent sees the runner's end itself
+            if run.runner is not None and run.runner.reports_from is not None:
+                # It may have been spawned before this agent was made, and have reported already.
+                self._tail = ReportTail(run.run_dir, run.runner.reports_from)
+        else:
+            self._tail = ReportTail(run.run_dir, run.state.source)
+            self._environment.recall()
+            if run.runner is not None:
+                self._mode = StartMode.START  # this agent sees the runner's end itself
         return not fresh and run.runner is not None
 
     def resume_ranks(self) -> None:
@@ -223,7 +227,8 @@ class Supervision:
 
     def _attempt_started(self, event: AttemptStarted, at: float) -> None:
         age = clock.now() - at
-        self._began = (event.attempt, clock.monotonic() - age) if 0.0 <= age < FRESH_S else (0, 0.0)
+        if event.attempt != self._began[0]:  # else ranks have joined the attempt
+            self._began = (event.attempt, clock.monotonic() - age) if 0.0 <= age < FRESH_S else (0, 0.0)
         self._changes, self._evidence, self._hangs = {}, {}, ()
         self._hooks.keep({place.rank for place in event.ranks})
         if self._run.runner is None:

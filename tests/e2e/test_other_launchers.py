@@ -111,6 +111,10 @@ def test_how_ranks_of_other_launchers_ended(world: World) -> None:
     assert run.wait() == 0
     assert [rank["state"] for rank in run.status()["ranks"]] == ["succeeded", "succeeded"]
     assert b"no rank yet" in run.file("node-0/attempt-001/command.out")
+    starts = [one["time"] for one in run.events() if one["event"]["type"] == "AttemptStarted"]
+    attempt = run.status()["attempts"][0]
+    assert attempt["began"] == starts[0] < starts[-1], "the ranks joined the attempt of the command"
+    assert attempt["lasted_s"] > starts[-1] - starts[0]
 
     run = world.run("exec", "--restarts", "0", "--", *commands(world, "fail")["spawn"])
     assert run.wait() == 1
