@@ -60,7 +60,8 @@ def _machines(document: MarkupNode, file: str) -> Iterator[Finding]:
 def _several_machines(document: MarkupNode, file: str, machines: int) -> Iterator[Finding]:
     total = document.number("num_processes")
     if total is not None and total > 0:
-        yield from total_of_machines(total, machines, None, place_of(file, document, "num_processes"))
+        gpus = _gpus(document)
+        yield from total_of_machines(total, machines, gpus, place_of(file, document, "num_processes"))
     needed = ["main_process_ip", "main_process_port"]
     if document.text("rdzv_backend") in ("", "static"):
         needed.append("machine_rank")
@@ -78,6 +79,13 @@ def _several_machines(document: MarkupNode, file: str, machines: int) -> Iterato
         text = f"On each machine {address.shown} means that machine itself."
         where = place_of(file, document, "main_process_ip")
         yield issue("L38", where, text, value=f"main_process_ip: {address.shown}")
+
+
+def _gpus(document: MarkupNode) -> int | None:
+    """Return the number of GPUs of this machine in `gpu_ids`, or None if it is "all" or missing."""
+    ids = document.get("gpu_ids")
+    listed = ids.shown.split(",") if ids is not None else []
+    return len(listed) if listed and all(one.strip().isdecimal() for one in listed) else None
 
 
 def _fsdp(document: MarkupNode, file: str) -> Iterator[Finding]:

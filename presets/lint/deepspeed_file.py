@@ -37,7 +37,7 @@ def check_deepspeed(
         [
             *lint_rules.keys(file, document, keys, "DeepSpeed", refuses=False),
             *_texts_for_numbers(document, file),
-            *_product(document, file, world),
+            *check_product(document, file, world),
             *_zero(document, file),
             *_formats(document, file),
             *_auto(document, file, filled_in),
@@ -54,7 +54,7 @@ def _texts_for_numbers(document: MarkupNode, file: str) -> Iterator[Finding]:
             yield issue("L30", where, text, value=f'{key}: "{value}"', remedy=remedy)
 
 
-def _product(document: MarkupNode, file: str, world: int | None) -> Iterator[Finding]:
+def check_product(document: MarkupNode, file: str, world: int | None) -> Iterator[Finding]:
     """Check that the total is micro batch × accumulation × ranks."""
     total, micro, steps = (document.number(key) for key in BATCH)
     if total is None or micro is None or steps is None:

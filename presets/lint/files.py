@@ -23,6 +23,7 @@ from ..text_formats import (
 from . import launches, script
 from .accelerate_file import check_accelerate, is_accelerate
 from .deepspeed_file import check_deepspeed, is_deepspeed
+from .kubernetes_file import check_kubernetes, is_manifest
 from .lint_rules import issue, once
 from .named_files import named_files
 from .preset_file import check_preset, is_preset
@@ -30,6 +31,7 @@ from .skypilot_file import check_skypilot, is_task
 from .surroundings import Surroundings
 
 Exists = Callable[[str], bool]
+Read = Callable[[str], bytes | None]
 SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".sbatch", ".slurm", ".py")
 """Suffixes of files that lint can check."""
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
@@ -42,35 +44,36 @@ def lint_file(
     data: bytes,
     *,
     exists: Exists | None = None,
+    read: Read | None = None,
     presets: Library | None = None,
     facts: script.ScriptFacts | None = None,
 ) -> list[Finding]:
     """Check a file, and return the worst findings first. Raises PresetError for YAML without PyYAML.
 
-    `exists` returns True if a file exists, by its path relative to this one. `presets` is the library of existing
-    presets. `facts`: the planned launch, for a script.
+    `exists` returns True if a file exists, and `read` its content, by its path relative to this one. `presets` is the
+    library of existing presets. `facts`: the planned launch, for a script.
     """
     try:
         text = _text(data)
-        return worst_first(_checked(name, text, exists, presets, facts))
+        return worst_first(
+            _checked(name, text, Surroundings(file=name, exists=exists, read=read), presets, facts)
+        )
     except Unreadable as error:
         remedy = None if "not valid" in str(error) else ""
         return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.", remedy=remedy)]
 
 
-def lint_command(
-    text: str, exists: Exists, read: Callable[[str], bytes | None], gpus: bool | None = None
-) -> list[Finding]:
+def lint_command(text: str, exists: Exists, read: Read, gpus: bool | None = None) -> list[Finding]:
     """Check a command line and the files that it names, and return the worst findings first. Raises PresetError.
 
     `exists` and `read` take paths relative to the command's directory. `gpus`: True if there are GPUs.
     """
-    findings = launches.check_text(text, Surroundings(exists=exists))
+    findings = launches.check_text(text, Surroundings(exists=exists, read=read))
     for file in named_files(text):
         data = read(file.path)
         if data is not None:
             facts = script.ScriptFacts(nproc=file.nproc, nnodes=file.nnodes, gpus=gpus)
-            findings += lint_file(file.path, data, exists=exists, facts=facts)
+            findings += lint_file(file.path, data, exists=exists, read=read, facts=facts)
         elif exists(file.path):
             what = f"{file.path} cannot be read: nothing in it was checked."
             findings.append(issue("L41", file.path, what, severity="warning", remedy=""))
@@ -91,7 +94,7 @@ def _text(data: bytes) -> str:
 def _checked(
     name: str,
     text: str,
-    exists: Exists | None,
+    around: Surroundings,
     library: Library | None,
     facts: script.ScriptFacts | None,
 ) -> list[Finding]:
@@ -100,15 +103,15 @@ def _checked(
         case "python":
             return script.check(text, name, facts)
         case "shell":
-            return launches.check_text(text, Surroundings(file=name, exists=exists))
+            return launches.check_text(text, around)
         case "toml":
             document = read_toml(text)
             if is_preset(document):
                 return check_preset(document, text, name, library)
         case "json":
-            return _document([read_json(text)], name, exists)
+            return _document([read_json(text)], around)
         case "yaml":
-            return _document(read_yaml(text), name, exists)
+            return _document(read_yaml(text), around)
     return [_unknown(name)]
 
 
@@ -130,8 +133,10 @@ def _kind(name: str, text: str) -> str:
     return "shell" if _LAUNCHER.search(text) else ""
 
 
-def kind_of(document: MarkupNode) -> Literal["accelerate", "deepspeed", "skypilot", ""]:
+def kind_of(document: MarkupNode) -> Literal["accelerate", "deepspeed", "skypilot", "kubernetes", ""]:
     """Return the program that a document is for, by its keys, or ""."""
+    if is_manifest(document):
+        return "kubernetes"
     if is_accelerate(document):
         return "accelerate"
     if is_deepspeed(document):
@@ -139,8 +144,9 @@ def kind_of(document: MarkupNode) -> Literal["accelerate", "deepspeed", "skypilo
     return "skypilot" if is_task(document) else ""
 
 
-def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> list[Finding]:
+def _document(documents: list[MarkupNode], around: Surroundings) -> list[Finding]:
     findings: list[Finding] = []
+    name = around.file
     kinds = [kind_of(document) for document in documents]
     for kind, document in zip(kinds, documents, strict=True):
         if kind == "accelerate":
@@ -148,7 +154,9 @@ def _document(documents: list[MarkupNode], name: str, exists: Exists | None) -> 
         elif kind == "deepspeed":
             findings += check_deepspeed(document, name)
         elif kind == "skypilot":
-            findings += check_skypilot(document, name, exists)
+            findings += check_skypilot(document, around)
+        elif kind == "kubernetes":
+            findings += check_kubernetes(document, name)
     findings += _group(documents, name)
     return findings if any(kinds) else [_unknown(name)]
 
@@ -174,6 +182,7 @@ def lint_task(
         return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.")]
     given: dict[str, Any] = {} if nnodes is None else {"num_nodes": nnodes}
     given |= {"setup": wish.setup} if wish.setup else {}
+    given |= {"workdir": wish.workdir} if wish.workdir else {}
     asked = skypilot.resources(wish)
     changed = []
     for document in documents:
@@ -183,7 +192,7 @@ def lint_task(
         if merged:
             mapping["resources"] = MarkupNode(below.line if below else 0, merged)
         changed.append(MarkupNode(document.line, mapping))
-    return worst_first(_document(changed, name, exists))
+    return worst_first(_document(changed, Surroundings(file=name, exists=exists)))
 
 
 def _unknown(name: str) -> Finding:

@@ -6,15 +6,22 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 
-from ..finding import Finding
+from ..finding import Finding, Severity
 from ..launchers import megatron
-from ..text_formats import whole
+from ..text_formats import Unreadable, decoded, whole
 from . import lint_rules
-from .launcher_calls import LauncherCall, ShellText, flags_of, read_script
+from .batch_lines import check_lines
+from .batch_sizes import check_batches
+from .launch_rules import check_launch
+from .launch_sites import Launch, launches, visible_devices
+from .launcher_calls import LauncherCall, ShellText, plain_document, read_script
 from .lint_rules import DEFAULT_PORT, LOCAL_ADDRESS, issue, once
 from .named_files import config_paths
+from .order_rules import check_order
 from .shell import MOST_TEXT, Command, Word
+from .slurm import read_batch
 from .surroundings import Surroundings
 from .torchrun_options import read_options
 from .torchrun_rules import check_torchrun, ranks_of_node
@@ -26,6 +33,8 @@ SHELLS_OWN = frozenset(
 )
 _OWN_FILE = re.compile(r"\.deepspeed_env|DS_ENV_FILE")
 """The file with the variables that DeepSpeed exports, and the variable with its path."""
+MOST_OPENED = 4
+"""Most scripts that start one another to follow."""
 MOST_BESIDE = 100
 """Most background commands to check."""
 
@@ -37,9 +46,50 @@ def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Fin
         return [issue("L41", around.at(first_line), f"The text {what}.", severity="warning", remedy="")]
     script = read_script(text, first_line, around.env)
     exported = {var.name: var.value for var in script.settings if var.exported}
-    around = replace(around, env={**around.env, **exported})
-    started = itertools.islice(_started(script, around), lint_rules.MOST)
-    return once([*_settings(script, around), *_order(script, around), *started])
+    around = replace(around, env={**around.env, **exported}, first_line=first_line)
+    batch = read_batch(text, first_line)
+    if batch is not None and not around.opened and batch.components == 1:
+        around = replace(around, batch=batch.slurm, nnodes=batch.slurm.nodes, gpus=batch.slurm.gpus)
+    every = launches(script, around)
+    started = itertools.islice(_started(every, script), lint_rules.MOST)
+    return once(
+        [
+            *_settings(script, around),
+            *_order(script, around),
+            *check_order(script, every, around),
+            *(finding for launch in every for finding in check_launch(launch)),
+            *started,
+            *(finding for launch in every for finding in check_batches(launch)),
+            *check_lines(script, around),
+            *(finding for launch in every for finding in _opened(launch)),
+        ]
+    )
+
+
+def _opened(launch: Launch) -> list[Finding]:
+    """Check a script that a text starts."""
+    around, call = launch.around, launch.call
+    path = next((word.text for word in call.words if not word.text.startswith("-")), "")
+    if call.program != "script" or path in around.opened or len(around.opened) >= MOST_OPENED:
+        return []
+    written = launch.script.written.get(path)
+    inner = replace(
+        around,
+        file=path,
+        is_task=launch.site.on_each or around.is_task,
+        nnodes=launch.site.nodes if launch.site.on_each else around.nnodes,
+        gpus=launch.site.gpus,
+        in_image=launch.site.in_image,
+        opened=(*around.opened, path),
+    )
+    if written is not None:
+        text, first_line, late = plain_document(written)
+        return check_text(text, replace(inner, file=around.file, late=late), first_line)
+    data = around.read(path) if around.read else None
+    try:
+        return check_text(decoded(data), inner) if data is not None else []
+    except Unreadable:
+        return []
 
 
 def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
@@ -91,17 +141,38 @@ def _behind(later: Command, launch: LauncherCall) -> bool:
     return later.line > launch.line and later.branch[:same] == branch[:same]
 
 
-def _started(script: ShellText, around: Surroundings) -> Iterator[Finding]:
-    for launch in script.launches:
-        if launch.program == "torchrun":
-            yield from check_torchrun(launch, around)
-        elif launch.program == "accelerate":
-            yield from _accelerate(flags_of(launch.words), around)
-        else:
-            yield from _deepspeed(launch, flags_of(launch.words), script, around)
-    for launch in script.launches:
-        yield from _configs(launch, around)
-        yield from _megatron(launch, around)
+def _started(every: Sequence[Launch], script: ShellText) -> Iterator[Finding]:
+    for launch in every:
+        call, around = launch.call, _at_site(launch)
+        if call.program == "torchrun":
+            yield from check_torchrun(call, around)
+        elif call.program == "accelerate":
+            yield from _accelerate(launch, around)
+        elif call.program == "deepspeed":
+            yield from _deepspeed(call, launch.flags, script, around)
+    for launch in every:
+        if launch.call.is_launcher:
+            yield from _configs(launch)
+            yield from _megatron(launch.call, _at_site(launch))
+
+
+def _at_site(launch: Launch) -> Surroundings:
+    """Return what is known where a launch runs."""
+    site, around = launch.site, launch.around
+    gpus = None if visible_devices(launch.call, around.env) else site.gpus
+    if around.is_task and not site.remote and site.step is None:
+        return replace(around, gpus=gpus)
+    nodes = around.nnodes
+    if site.on_each:
+        nodes = (
+            site.copies
+            if site.per_node == 1 and not launch.call.command.in_loop and not site.is_part
+            else None
+        )
+    elif around.batch is not None and (launch.told_nodes() or 1) == 1:
+        nodes = None
+    is_each = site.on_each and not site.is_part and not launch.call.command.in_loop
+    return replace(around, nnodes=nodes, gpus=gpus, is_task=is_each and site.nodes != 1)
 
 
 def _number(flags: Mapping[str, Word], name: str) -> int | None:
@@ -109,7 +180,8 @@ def _number(flags: Mapping[str, Word], name: str) -> int | None:
     return whole(word.text) if word else None
 
 
-def _accelerate(flags: Mapping[str, Word], around: Surroundings) -> Iterator[Finding]:
+def _accelerate(launch: Launch, around: Surroundings) -> Iterator[Finding]:
+    flags = launch.flags
     machines, total = _number(flags, "num_machines"), _number(flags, "num_processes")
     if machines is not None and around.nnodes is not None and machines != around.nnodes:
         text = f"accelerate gets {machines} machines, but there are {around.nnodes}."
@@ -151,7 +223,8 @@ def total_of_machines(total: int, machines: int, gpus: int | None, where: str) -
     elif gpus is None and total <= 8:
         text = f"num_processes is the total of all machines: {total // machines} on each of {machines}."
         remedy = f"If each machine has {total} GPUs, write {machines * total}."
-        yield issue("L2", where, text, value=value, remedy=remedy, severity="warning")
+        severity: Severity = "warning" if total == machines else "note"
+        yield issue("L2", where, text, value=value, remedy=remedy, severity=severity)
 
 
 def _deepspeed(
@@ -193,12 +266,21 @@ def _is_lost(name: str) -> bool:
     return not name.startswith((*BROUGHT, "SKYPILOT_")) and name not in SHELLS_OWN and name.isupper()
 
 
-def _configs(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
-    for word in config_paths(launch):
+def _configs(launch: Launch) -> Iterator[Finding]:
+    """Report configuration files that are not there, if the working directory is known."""
+    around, script = launch.around, launch.script
+    moves = any(command.words[0].text in ("cd", "pushd") for command in script.commands)
+    outputs = {command.output for command in script.commands}
+    if around.exists is None or (around.file and moves):
+        return
+    for word in config_paths(launch.call):
         path = word.text
-        if around.exists and not path.startswith(("-", "/", "~")) and not around.exists(path):
-            text = f"{path} does not exist."
-            yield issue("L8", around.at(word.line), text, value=path, severity="warning")
+        is_here = path.startswith(("-", "/", "~")) or path in outputs or around.exists(path)
+        if not is_here and PurePath(path).name not in script.text.replace(path, ""):
+            severity: Severity = "warning" if around.is_task or not around.file else "note"
+            yield issue(
+                "L8", around.at(word.line), f"{path} does not exist.", value=path, severity=severity
+            )
 
 
 def _megatron(launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:

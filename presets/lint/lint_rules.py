@@ -7,7 +7,7 @@ import itertools
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources
 
 from .. import nccl, secrets
@@ -24,6 +24,10 @@ class LintRule:
     """The worst first. The others apply if less is known or less is lost."""
     repair: str
     """The general remedy, one sentence."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """Case → the problem, with facts in braces."""
+    repairs: Mapping[str, str] = field(default_factory=dict)
+    """Case → its remedy, if it is not the general one."""
 
 
 @functools.cache
@@ -31,7 +35,13 @@ def rules() -> Mapping[str, LintRule]:
     """Return every rule by its ID, in order."""
     text = resources.files(__package__).joinpath("lint_rules.toml").read_text("utf-8")
     return {
-        id: LintRule(id, tuple(facts["severities"]), facts["repair"])
+        id: LintRule(
+            id,
+            tuple(facts["severities"]),
+            facts["repair"],
+            facts.get("texts", {}),
+            facts.get("repairs", {}),
+        )
         for id, facts in tomllib.loads(text).items()
     }
 
@@ -66,6 +76,24 @@ def issue(
         text=text,
         remedy=remedy,
     )
+
+
+def case(
+    id: str,
+    name: str,
+    where: str,
+    /,
+    *,
+    value: str = "",
+    severity: Severity | None = None,
+    near: str = "",
+    **facts: object,
+) -> Finding:
+    """Return a finding of a case of the rule `id`, in whose sentences the facts are filled in."""
+    rule = rules()[id]
+    remedy = rule.repairs.get(name, rule.repair).format(**facts)
+    text = rule.texts[name].format(**facts)
+    return issue(id, where, text, value=value, remedy=remedy, near=near, severity=severity)
 
 
 def once(findings: Iterable[Finding]) -> list[Finding]:

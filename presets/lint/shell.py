@@ -1,7 +1,8 @@
 """Parse shell scripts into commands. No shell runs.
 
 The parser reads quotes, continued lines, comments, here-documents, substitutions and groups: enough to see the programs
-of a script and their environment. It never raises. A construct that it does not know ends a command.
+of a script, their environment, and which shell expands a variable. It never raises. A construct that it does not know
+ends a command.
 """
 
 from __future__ import annotations
@@ -45,14 +46,29 @@ _IN_GROUP = re.compile(r"[^()']+|'[^']*'|[()']")
 """Next part of a group: plain text, a quoted text (whose parentheses do not count), or a parenthesis or lone quote."""
 
 _REDIRECTION = re.compile(r"(?:\d*|&)(?:>>?\|?|<>?)(.*)", re.DOTALL)
+_NAMES = re.compile(r"\$\{?[#!]?(\w+)|\$(\(\s*[\w./-]+)|`(\w+)")
+"""A variable, or the program of a command substitution."""
 _OPENING = frozenset({"if", "while", "until", "for", "case", "select"})
 _NEXT_BRANCH = frozenset({"else", "elif"})
 _CLOSING = frozenset({"fi", "done", "esac"})
 _KEYWORDS = frozenset({"!", "{", "}", "time", "in", "then", "do"}) | _OPENING | _NEXT_BRANCH | _CLOSING
+MOST_HEADER = 500
+"""Longest header of a branch to keep, in characters."""
 MOST_DEPTH = 50
 """Most enclosing branches to keep per command."""
 MOST_TEXT = 128 << 10
 """Longest text to read, in characters. Linux passes no longer argument to `bash -c`."""
+
+
+def names_in(text: str) -> list[str]:
+    """Return the variables in a text, and the programs of its command substitutions as `(name`."""
+    if "$" not in text and "`" not in text:
+        return []
+    return [_name(match) for match in _NAMES.finditer(text)]
+
+
+def _name(match: re.Match[str]) -> str:
+    return match[1] or (match[2] or f"({match[3]}").replace(" ", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +77,8 @@ class Word:
 
     text: str
     line: int
+    later: frozenset[str] = frozenset()
+    """Variables, and programs of substitutions as `(name`, that quotes keep from this shell."""
 
     @property
     def literal(self) -> bool:
@@ -71,12 +89,52 @@ class Word:
         return "$" not in self.text and "`" not in self.text
 
 
+@dataclass(eq=False, slots=True)
+class HereDocument:
+    """The lines that follow a command as its input, up to the line `name`."""
+
+    name: str
+    may_be_indented: bool
+    """True if tabs may precede the last line (`<<-`)."""
+    is_literal: bool
+    """True if this shell expands nothing in it (`<<'EOF'`)."""
+    text: str = ""
+    line: int = 0
+    """Line of the first line of `text`."""
+
+
+@dataclass(eq=False, slots=True)
+class Branch:
+    """One branch of an if, a case or a loop."""
+
+    keyword: str
+    header: str = ""
+    """The condition, or the words of the loop."""
+    is_open: bool = True
+    """True while the header is read."""
+
+    @property
+    def is_loop(self) -> bool:
+        return self.keyword in ("for", "while", "until", "select")
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     words: tuple[Word, ...]
     background: bool
-    branch: tuple[int, ...]
-    """Numbers of the enclosing branches of if, while, case…, the outermost first."""
+    branch: tuple[Branch, ...]
+    """The enclosing branches of if, while, case…, the outermost first."""
+    here: HereDocument | None = None
+    output: str = ""
+    """The file that receives its output, as written."""
+
+    @property
+    def in_loop(self) -> bool:
+        return any(branch.is_loop for branch in self.branch)
+
+    @property
+    def is_conditional(self) -> bool:
+        return any(not branch.is_loop for branch in self.branch)
 
     @property
     def line(self) -> int:
@@ -96,17 +154,21 @@ class _Scanner:
 
     def __init__(self, text: str, first_line: int) -> None:
         self._text, self._at, self._line = text, 0, first_line
-        self._here_documents: list[tuple[str, bool]] = []
-        """Here-documents after this line: the line that ends each, and True if tabs may precede it (`<<-`)."""
+        self._here_documents: list[HereDocument] = []
+        """Here-documents after this line."""
+        self._later: set[str] = set()
+        """Names in quotes of the current word."""
 
-    def tokens(self) -> Iterator[Word | str]:
-        """Yield words, and operators as texts."""
+    def tokens(self) -> Iterator[Word | HereDocument | str]:
+        """Yield words, here-documents (whose text follows later), and operators as texts."""
         last: Word | str = ""
         while self._at < len(self._text):
             if self._next(_BLANK) or self._next(_COMMENT):
                 continue
             if match := self._next(_HERE):
-                self._here_documents.append((match[3], bool(match[1])))
+                document = HereDocument(match[3], bool(match[1]), bool(match[2]))
+                self._here_documents.append(document)
+                yield document
                 continue
             operator = self._next(_OPERATOR)
             token = operator[0] if operator else self._word()
@@ -125,18 +187,32 @@ class _Scanner:
         return match
 
     def _skip_here_documents(self) -> None:
-        for name, may_be_indented in self._here_documents:
+        for document in self._here_documents:
+            document.line, lines = self._line, list[str]()
             while self._at < len(self._text) and (match := self._next(_LINE)):
                 line = match[0].removesuffix("\n")
-                if name == (line.lstrip("\t") if may_be_indented else line):
+                if document.name == (line.lstrip("\t") if document.may_be_indented else line):
                     break
+                lines.append(match[0])
+            document.text = "".join(lines)
         self._here_documents = []
 
     def _word(self) -> Word:
         line, parts = self._line, list[str]()
+        self._later = set()
         while not (parts and self._is_redirected(parts)) and (part := self._part()) is not None:
             parts.append(part)
-        return Word("".join(parts), line)
+        return Word("".join(parts), line, frozenset(self._later))
+
+    def _keep(self, text: str) -> None:
+        """Note the names in a text that this shell does not expand."""
+        self._later.update(names_in(text))
+
+    def _keep_next(self) -> None:
+        """Note the name after an escaped `$`."""
+        match = _NAMES.match(self._text, self._at - 1)
+        if match:
+            self._keep(match[0])
 
     def _is_redirected(self, parts: Sequence[str]) -> bool:
         """Return True if a redirection follows a word without a blank, as in `a>log` and `cat<<EOF`."""
@@ -152,8 +228,10 @@ class _Scanner:
         if match := self._next(_PLAIN):
             return match[0]
         if match := self._next(_SINGLE):
+            self._keep(match[1])
             return match[1]
         if match := self._next(_ESCAPED):
+            self._keep_next()
             return match[1].replace("\n", "")
         if self._next(_QUOTE):
             return self._quoted()
@@ -166,6 +244,7 @@ class _Scanner:
         parts: list[str] = []
         while not self._next(_QUOTE):
             if match := self._next(_QUOTED_ESCAPE):
+                self._keep_next()
                 parts.append(match[1].replace("\n", ""))
             elif match := self._next(_GROUP):
                 parts.append(match[0] + self._group())
@@ -197,20 +276,24 @@ class _CommandReader:
         """`_list_start` of the list around each open group."""
         self._background: list[tuple[int, int]] = []
         """Ranges in `_done` of commands in the background."""
-        self._branch: list[int] = []
-        """Numbers of the open branches, the outermost first."""
-        self._branches = 0
-        """Number of branches so far."""
+        self._branch: list[Branch] = []
+        """The open branches, the outermost first."""
+        self._is_pattern = False
+        """True in the pattern of a case, up to its `)`."""
+        self._here: HereDocument | None = None
+        """The last here-document of the current command."""
 
-    def read(self, tokens: Iterable[Word | str]) -> list[Command]:
+    def read(self, tokens: Iterable[Word | HereDocument | str]) -> list[Command]:
         words: list[Word] = []
         for token in tokens:
             if isinstance(token, Word):
                 words.append(token)
-                continue
-            self._command(words)
-            self._operator(token)
-            words = []
+            elif isinstance(token, HereDocument):
+                self._here = token
+            else:
+                self._command(words)
+                self._operator(token)
+                words = []
         self._command(words)
         return self._with_background()
 
@@ -229,7 +312,9 @@ class _CommandReader:
         ]
 
     def _operator(self, operator: str) -> None:
-        if operator == "(":
+        if self._is_pattern:
+            self._is_pattern = operator != ")"
+        elif operator == "(":
             self._groups.append(self._list_start)
         elif operator == ")":
             self._leave_group()
@@ -237,6 +322,9 @@ class _CommandReader:
             if operator == "&":
                 self._background.append((self._list_start, len(self._done)))
             self._list_start = len(self._done)
+            if operator == ";;" and self._branch and self._branch[-1].keyword == "case":
+                self._branch[-1] = Branch("case", self._branch[-1].header, False)
+                self._is_pattern = True
 
     def _leave_group(self) -> None:
         if self._groups:
@@ -244,15 +332,23 @@ class _CommandReader:
 
     def _command(self, words: Sequence[Word]) -> None:
         """Append the command in these words without shell keywords and redirections."""
+        here, self._here = self._here, None
         begin = 0
         while begin < len(words) and words[begin].text in _KEYWORDS:
-            self._keyword(words[begin].text)
-            if words[begin].text in ("for", "case", "select"):
-                return
+            keyword = words[begin].text
             begin += 1
-        kept = _without_redirections(words[begin:])
-        if kept and kept[0].text:
-            self._done.append(Command(kept, False, tuple(self._branch[:MOST_DEPTH])))
+            self._keyword(keyword)
+            if keyword in ("for", "case", "select"):
+                self._branch[-1].header = " ".join(word.text for word in words[begin:])
+                self._is_pattern = keyword == "case"
+                self._branch[-1].is_open = keyword != "case"
+                return
+        kept, output = _without_redirections(words[begin:])
+        if kept and kept[0].text and not self._is_pattern:
+            self._done.append(Command(kept, False, tuple(self._branch[:MOST_DEPTH]), here, output))
+            if self._branch and self._branch[-1].is_open:
+                branch, condition = self._branch[-1], " ".join(word.text for word in kept)
+                branch.header = f"{branch.header} {condition}"[:MOST_HEADER].strip()
 
     def _keyword(self, word: str) -> None:
         """Enter a branch or group, change to its next branch, or leave it."""
@@ -261,23 +357,31 @@ class _CommandReader:
         elif word == "}":
             self._leave_group()
         elif word in _OPENING:
-            self._enter_branch()
-        elif self._branch and word in (_CLOSING | _NEXT_BRANCH):
+            self._branch.append(Branch(word))
+        elif self._branch:
+            self._change_branch(word)
+
+    def _change_branch(self, word: str) -> None:
+        """End the current branch or its header."""
+        if word in _NEXT_BRANCH:
+            self._branch[-1] = Branch(word, is_open=word == "elif")
+        elif word in _CLOSING:
+            self._is_pattern = False
             self._branch.pop()
-            if word in _NEXT_BRANCH:
-                self._enter_branch()
-
-    def _enter_branch(self) -> None:
-        self._branches += 1
-        self._branch.append(self._branches)
+        elif word in ("then", "do"):
+            self._branch[-1].is_open = False
 
 
-def _without_redirections(words: Sequence[Word]) -> tuple[Word, ...]:
-    """Remove redirections, each with its target: `2>log` is one word, `> log` are two."""
-    kept, is_target = [], False
+def _without_redirections(words: Sequence[Word]) -> tuple[tuple[Word, ...], str]:
+    """Return the words without redirections and their targets (`2>log` is one word, `> log` are two), and the output."""
+    kept, is_target, output = [], False, ""
     for word in words:
         redirection = _REDIRECTION.fullmatch(word.text)
         if redirection is None and not is_target:
             kept.append(word)
+        elif ">" in word.text and redirection:
+            output = redirection[1]
+        elif is_target:
+            output = output or word.text
         is_target = redirection is not None and not redirection[1]
-    return tuple(kept)
+    return tuple(kept), output

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import PurePath
 
 from ..finding import Finding
 from ..known_names import known_names
 from ..text_formats import MarkupNode, place, walk, whole
 from . import launches, lint_rules, shell
+from .launcher_calls import read_script
+from .lint_rules import case as issue_case
 from .lint_rules import issue, once
+from .named_files import config_paths
 from .script import saves
 from .surroundings import Surroundings
 
@@ -32,19 +37,19 @@ def is_task(document: MarkupNode) -> bool:
     return bool(document.mapping.keys() & MARKS)
 
 
-def check_skypilot(
-    task: MarkupNode, file: str, exists: Callable[[str], bool] | None = None
-) -> list[Finding]:
-    """Check one task. `exists` returns True if a file exists, by its path relative to the task."""
+def check_skypilot(task: MarkupNode, beside: Surroundings) -> list[Finding]:
+    """Check one task. `beside`: the name of its file, and the access to files beside it."""
+    file = beside.file
     nnodes = task.number("num_nodes") or (1 if "num_nodes" not in task.mapping else None)
     env = {name: _text_of(node) for name, node in _envs(task)}
-    around = Surroundings(file=file, nnodes=nnodes, gpus=gpus(task), env=env, is_task=True, exists=exists)
+    around = replace(beside, nnodes=nnodes, gpus=gpus(task), env=env, is_task=True)
     return once(
         [
             *_task_names(task, file),
             *_resources(task, file, nnodes),
             *_variables(task, file, nnodes),
             *(finding for key in ("setup", "run") for finding in _shell(task.get(key), around)),
+            *_not_brought(task, around),
             *old_torch(task.get("setup"), file),
         ]
     )
@@ -65,6 +70,44 @@ def _shell(node: MarkupNode | None, around: Surroundings) -> list[Finding]:
     if node is None or not isinstance(node.value, str):
         return []
     return launches.check_text(node.value, around, node.text_line)
+
+
+FETCHES = re.compile(
+    r"\b(git|wget|curl|aws|gsutil|gcloud|s5cmd|rclone|rsync|cp|scp|tar|unzip|huggingface-cli|hf|docker|podman|tee)\b|>"
+)
+"""Commands of setup and run that may bring files to a node."""
+
+
+def _not_brought(task: MarkupNode, around: Surroundings) -> Iterator[Finding]:
+    """Report scripts and configurations of `run:` that nothing brings to the nodes, or that are not there."""
+    run, setup, workdir = task.get("run"), task.text("setup"), task.get("workdir")
+    if run is None or not isinstance(run.value, str) or FETCHES.search(f"{setup}\n{run.value}"):
+        return
+    images = [wish.text("image_id") for wish in _wishes(task)]
+    if task.get("file_mounts") or any(image.startswith("docker:") for image in images):
+        return
+    for word in _relative_files(run.value, run.text_line or run.line):
+        where = around.at(word.line)
+        if workdir is None and not task.get("setup"):
+            yield issue_case("L70", "nothing", where, value=word.text, path=word.text)
+        elif workdir is not None and around.exists and isinstance(workdir.value, str):
+            path = str(PurePath(workdir.value) / word.text)
+            if not workdir.value.startswith("~") and not around.exists(path):
+                text = f"{word.text} does not exist in workdir ({workdir.value})."
+                yield issue("L8", where, text, value=word.text, severity="warning")
+
+
+def _relative_files(text: str, first_line: int) -> Iterator[shell.Word]:
+    """Yield the scripts and configurations that a text names by a relative path, unless it changes the directory."""
+    script = read_script(text, first_line)
+    if any(command.words[0].text in ("cd", "pushd") for command in script.commands):
+        return
+    for call in script.started:
+        module = any(word.text in ("-m", "--module", "-c") for word in call.words[:4])
+        scripts = [word for word in call.words if word.literal and word.text.endswith((".py", ".sh"))]
+        for word in [*(scripts[:1] if not module else ()), *config_paths(call)]:
+            if not word.text.startswith(("/", "~", "-")):
+                yield word
 
 
 def _wishes(task: MarkupNode) -> list[MarkupNode]:

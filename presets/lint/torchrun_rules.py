@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..finding import Finding
+from ..finding import Finding, Severity
 from ..text_formats import whole
 from .launcher_calls import LauncherCall
 from .lint_rules import DEFAULT_PORT, LOCAL_ADDRESS, issue
@@ -35,15 +35,24 @@ def _mixed(options: Options, around: Surroundings) -> Iterator[Finding]:
     given = [name for name in STATIC_ONLY if name in options.values]
     if given:
         names = ", ".join(f"--{name}" for name in given)
-        text = f"{names} have no effect on the {backend} rendezvous: nodes are numbered as they join."
-        yield issue("L4", around.at(options.values[given[0]].line), text, value=f"--{given[0]}")
+        verb = "has" if given[1:] == [] else "have"
+        text = f"{names} {verb} no effect on the {backend} rendezvous: nodes are numbered as they join."
+        where = around.at(options.values[given[0]].line)
+        is_complete = "rdzv-endpoint" in options.values
+        severity: Severity = "note" if is_complete else "warning"
+        yield issue("L4", where, text, value=f"--{given[0]}", severity=severity)
 
 
 def _ranks(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     """Compare the number of ranks per node with the available GPUs."""
     nproc, ranks = options.values.get("nproc-per-node"), options.number("nproc-per-node")
     if nproc is None:
-        if not options.opaque and (around.gpus or 0) > 1 and not launch.legacy:
+        if (
+            "PET_NPROC_PER_NODE" not in around.env
+            and not options.opaque
+            and (around.gpus or 0) > 1
+            and not launch.legacy
+        ):
             text = (
                 f"Without --nproc-per-node torchrun starts one rank, and each node has {around.gpus} GPUs."
             )
@@ -67,6 +76,8 @@ def _nodes(options: Options, launch: LauncherCall, around: Surroundings) -> Iter
         text = f"torchrun gets {nodes} nodes, but there are {around.nnodes}: it {waits}."
         yield issue("L35", around.at(options.values["nnodes"].line), text, value=f"--nnodes {nodes}")
     elif "nnodes" not in options.values and not options.opaque and (around.nnodes or 1) > 1:
+        if "PET_NNODES" in around.env:
+            return
         text = f"Without --nnodes each of the {around.nnodes} nodes trains separately."
         yield issue("L35", around.at(launch.line), text, remedy=f"Add --nnodes {around.nnodes}.")
 

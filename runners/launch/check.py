@@ -42,6 +42,16 @@ def exists_beside(folder: Path) -> Callable[[str], bool]:
     return lambda name: any((place / name).is_file() for place in (folder, Path.cwd()))
 
 
+def content_beside(folder: Path) -> Callable[[str], bytes | None]:
+    """Return a reader of the files in a folder or in the working directory."""
+
+    def content(name: str) -> bytes | None:
+        own = _content(str(folder / name))
+        return _content(name) if own is None else own
+
+    return content
+
+
 def _content(name: str) -> bytes | None:
     """Return a file's content; None if it does not exist or cannot be read."""
     try:

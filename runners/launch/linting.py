@@ -34,7 +34,8 @@ def _of_file(file: str, presets: Library | None) -> list[Finding]:
         data = file_io.head(path, MOST_BYTES + 1, streams=True)
     except file_io.FileError as error:
         raise RunError(f"file {file} {error.why}: name a file that lint can read") from None
-    return lint_file(file, data, exists=check.exists_beside(path.parent), presets=presets)
+    beside = check.exists_beside(path.parent)
+    return lint_file(file, data, exists=beside, read=check.content_beside(path.parent), presets=presets)
 
 
 def _presets() -> Library | None:

@@ -92,7 +92,7 @@ def test_nothing_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("ddp --on aws --gpus H100:8 --spot -- train.py", [("L37", "--spot")]),
         ("tp --on aws --gpus H100:3 -- train.py", [("L18", "")]),
         ("-- torchrun --nprocs-per-node 2 train.py", [("L3", "line 1")]),
-        ("-- bash train.sh", []),
+        ("-- bash train.sh", [("L1", "train.sh:2"), ("L3", "train.sh:3")]),
     ],
 )
 def test_launches_and_commands(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import test_lint_files
+import test_lint_launch_files
 import test_lint_plans
 import test_lint_script
 import test_lint_shell
@@ -30,10 +31,11 @@ def test_the_ids_are_in_order() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    refused = {"L8", "L17", "L18", "L19", "L39", "L46", "L54"}  # by tests of their own
+    refused = {"L8", "L17", "L18", "L19", "L39", "L46", "L54", "L71"}  # by tests of their own
     cases = {one[0] for one in test_lint_plans.CASES} | {one[0] for one in test_lint_script.CASES}
     cases |= {one[0] for one in test_lint_shell.CASES} | {one[0] for one in test_lint_shell.ON_NODES}
     cases |= {one[0] for one in test_lint_files.CASES}
+    cases |= {one[0] for one in [*test_lint_launch_files.SLURM, *test_lint_launch_files.EDITS]}
     assert cases | refused == set(rules())
 
 

@@ -60,7 +60,7 @@ envs:
 run: |
   HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
 
-  torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 train.py --resume
+  torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29500 /app/train.py --resume
 """
 PRESET = """\
 base = "ddp"
@@ -332,7 +332,7 @@ def test_aliases_and_merged_keys_are_followed() -> None:
 @for_each(
     ("name", "text", "ids"),
     [
-        ("train.slurm", "#SBATCH -N 2\nsrun torchrun --nope t.py\n", ["L3"]),
+        ("train.slurm", "#!/bin/bash\n#SBATCH -N 1\nsrun torchrun --nope t.py\n", ["L3"]),
         ("launch", "#!/usr/bin/env bash\ntorchrun --nope t.py\n", ["L3"]),
         ("launch", "torchrun --nope t.py\n", ["L3"]),
         ("config", '{"zero_optimization": {"stage": 9}}', ["L30"]),

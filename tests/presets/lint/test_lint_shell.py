@@ -77,7 +77,7 @@ ON_NODES: list[tuple[str, str, str, str]] = [
     ("L35", "warning", C10D.replace("node=8", "node=4"), C10D.replace("node=8", "node=gpu")),
     ("L35", "warning", C10D.replace("--nproc-per-node=8", ""), C10D.replace("--nproc-per-node=8", "$OPTIONS")),
     ("L35", "error", "torchrun --nproc-per-node=8 train.py", C10D.replace("nnodes=2", "nnodes=$SKYPILOT_NUM_NODES")),
-    ("L35", "warning", "deepspeed --num_gpus 4 t.py", "deepspeed --num_gpus 8 t.py"),
+    ("L66", "error", "deepspeed --num_gpus 8 t.py", "deepspeed --no_ssh --node_rank $R t.py"),
     ("L35", "error", "accelerate launch --num_machines 4 --num_processes 32 t.py",
      "accelerate launch --num_machines 2 --num_processes 16 t.py"),
     ("L38", "error", STATIC.replace("$RANK", "0"), STATIC),
@@ -98,7 +98,7 @@ def test_files_that_a_command_names() -> None:
     text = "accelerate launch --config_file conf/a.yaml t.py\ndeepspeed t.py --deepspeed ds.json\n"
     around = Surroundings(file="x.sh", exists=lambda name: name == "ds.json")
     (one,) = check_text(text, around)
-    assert (one.id, one.severity, one.where, one.value) == ("L8", "warning", "x.sh:1", "conf/a.yaml")
+    assert (one.id, one.severity, one.where, one.value) == ("L8", "note", "x.sh:1", "conf/a.yaml")
     assert check_text(text, Surroundings(exists=lambda _: True)) == []
 
 

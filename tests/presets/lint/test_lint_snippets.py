@@ -175,10 +175,10 @@ ZERO3 = """\
     [
         ("four.sh", FOUR_GPUS, ["error L3 2"]),
         ("four.sh", FOUR_GPUS_NEWER, []),
-        ("two.yaml", TWO_MACHINES, ["warning L2 10"]),
+        ("two.yaml", TWO_MACHINES, ["note L2 10"]),
         ("two.yaml", TWO_MACHINES.replace("processes: 8", "processes: 16"), []),
         ("one.yaml", ONE_MACHINE, []),
-        ("rdzv.yaml", RENDEZVOUS, ["warning L4 10"]),
+        ("rdzv.yaml", RENDEZVOUS, ["warning L70 15", "note L4 10"]),
         ("head.yaml", HEAD_ONLY, ["error L7 4", "error L1 6", "error L6 11", "warning L5 12"]),
         ("hybrid.yaml", HYBRID, ["warning L11 13"]),
         ("job.yaml", OUMI_JOB, []),

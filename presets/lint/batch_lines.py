@@ -1,0 +1,169 @@
+"""Rules for the lines of a shell text: #SBATCH lines, broken lines, and variables that nothing sets (L67 to L69)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ..finding import Finding, Severity
+from ..spelling import nearest
+from .launcher_calls import LauncherCall, ShellText
+from .lint_rules import case
+from .shell import names_in
+from .slurm import Batch, Directive, launch_words, read_batch
+from .surroundings import Surroundings
+
+TEXTS = frozenset({"output", "error", "job-name", "chdir", "mail-user", "comment", "account", "input"})
+"""Options whose value is a free text."""
+_APART = re.compile(r"^#[ \t]+SBATCH[ \t]+(-\S+)", re.MULTILINE)
+_BROKEN = re.compile(r"[^\\]\\[ \t]+$")
+_OPTION = re.compile(r"--[A-Za-z][\w-]*(=.*)?", re.DOTALL)
+_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+_SKY = re.compile(r"SKYPILOT_\w+")
+
+
+def check_lines(script: ShellText, around: Surroundings) -> Iterator[Finding]:
+    """Check the lines of a text."""
+    if not around.opened and not around.is_task:
+        yield from _directives(script.text, around)
+    yield from _broken(script, around)
+    yield from _unset(script, around)
+
+
+def _directives(text: str, around: Surroundings) -> Iterator[Finding]:
+    batch = read_batch(text)
+    if batch is None:
+        match = _APART.search(text)
+        if match:
+            where = around.at(text.count("\n", 0, match.start()) + 1)
+            yield case("L67", "apart", where, value=match[1], severity="warning", option=match[1])
+        return
+    if not text.startswith("#!"):
+        yield case("L67", "shell", around.at(1))
+    if "\r\n" in text:
+        yield case("L67", "dos", around.at(1), file=around.file or "FILE")
+    yield from _each(batch, around)
+
+
+def _each(batch: Batch, around: Surroundings) -> Iterator[Finding]:
+    late = [directive for directive in batch.directives if directive.late]
+    for directive in [one for one in batch.directives if not one.late] + late[:1]:
+        option = directive.name if directive.name.startswith("-") else f"--{directive.name}"
+        where, value = around.at(directive.value.line), directive.value.text
+        name, severity, near = _problem(directive)
+        if name:
+            shown = option if name in ("unknown", "late") else f"{option} {value}"
+            yield case("L67", name, where, value=shown, severity=severity, near=near, option=shown)
+
+
+def _problem(directive: Directive) -> tuple[str, Severity, str]:
+    value = directive.value.text
+    if directive.late:
+        return "late", "error", ""
+    if not directive.known:
+        names = launch_words()["slurm"]
+        near = nearest(directive.name, [*names["values"], *names["switches"]], 0.8)
+        return "unknown", "error" if near else "warning", near and f"--{near}"
+    if value in ("", "="):
+        return "blank", "error", ""
+    if "$" in value:
+        return "variable", "warning" if directive.name in TEXTS else "error", ""
+    return "", "error", ""
+
+
+def _broken(script: ShellText, around: Surroundings) -> Iterator[Finding]:
+    """Report commands that a line cuts in two, and assignments with blanks."""
+    lines = script.text.split("\n")
+    offset = around.first_line - 1
+    seen = 0
+    for command in script.commands:
+        first = command.words[0]
+        at = first.line - offset - 1
+        if _OPTION.fullmatch(first.text) and 0 < at < len(lines) and lines[at].lstrip().startswith("-"):
+            before = lines[at - 1]
+            if first.line > seen + 1 and before.strip():
+                yield _cut(before, first.text, first.line, around)
+            seen = first.line
+        elif len(command.words) > 1 and command.words[1].text == "=" and _NAME.fullmatch(first.text):
+            yield case("L68", "equals", around.at(first.line), value=f"{first.text} =", name=first.text)
+
+
+def _cut(before: str, option: str, line: int, around: Surroundings) -> Finding:
+    name, option = "option", option.partition("=")[0]
+    if before.lstrip().startswith("#"):
+        name = "comment"
+    elif _BROKEN.search(before):
+        name = "blank"
+    return case("L68", name, around.at(line - 1), value=option, option=option, line=line - 1)
+
+
+def _unset(script: ShellText, around: Surroundings) -> Iterator[Finding]:
+    """Report variables that nothing sets, each once."""
+    known = {setting.name for setting in script.settings} | set(around.env)
+    seen: set[str] = set()
+    for call in script.launches:
+        for name, use, line in _uses(call):
+            if name in known or name in seen or _has_default(name, script.text):
+                continue
+            seen.add(name)
+            yield from _of_name(name, use, around.at(line), call, script, around)
+    if around.is_task and not around.batch:
+        yield from _sky_names(script, around, known)
+
+
+def _uses(call: LauncherCall) -> Iterator[tuple[str, str, int]]:
+    """Yield the variables in the words and assignments of a launch: name, the option that uses it, and line."""
+    option = call.program
+    for word in call.words:
+        if word.text.startswith("-"):
+            option = word.text.partition("=")[0]
+        for name in names_in(word.text):
+            if not name.startswith("("):
+                yield name, option, word.line
+        if word.text.endswith(".py"):
+            return
+
+
+def _has_default(name: str, text: str) -> bool:
+    return (
+        re.search(
+            rf"\$\{{{re.escape(name)}:?[-=?+]|\b(read|for|local|mapfile|getopts)\b[^\n]*\b{re.escape(name)}\b",
+            text,
+        )
+        is not None
+    )
+
+
+def _of_name(
+    name: str, use: str, where: str, call: LauncherCall, script: ShellText, around: Surroundings
+) -> Iterator[Finding]:
+    """Report one variable of a launch."""
+    options: Sequence[str] = launch_words()["slurm_variables"].get(name, ())
+    if options and around.batch is not None:
+        given = any(around.batch.has(option) for option in options)
+        on_line = any(option in word.text for option in options for word in call.before)
+        if not given and not on_line:
+            facts = {"name": name, "option": options[0], "use": use}
+            yield case("L69", "slurm", where, value=f"${name}", severity="warning", **facts)
+        return
+    near = nearest(name, [setting.name for setting in script.settings], 0.86)
+    is_counted = re.sub(r"\d", "", near or "") == re.sub(r"\d", "", name)
+    if near and not is_counted and len(name) > 4 and not name.startswith(("SLURM", "SKYPILOT")):
+        yield case(
+            "L69", "near", where, value=f"${name}", near=f"${near}", severity="warning", name=name, use=use
+        )
+
+
+def _sky_names(script: ShellText, around: Surroundings, known: set[str]) -> Iterator[Finding]:
+    """Report variables of SkyPilot that do not exist."""
+    names = launch_words()["sky"]["variables"]
+    for match in _SKY.finditer(script.text):
+        name = match[0]
+        if name in names or name in known:
+            continue
+        known.add(name)
+        near = nearest(name, names, 0.6)
+        line = around.first_line + script.text.count("\n", 0, match.start())
+        yield case(
+            "L69", "sky", around.at(line), value=f"${name}", near=near and f"${near}", name=name, use=name
+        )

@@ -1,0 +1,556 @@
+"""Rules for the manifests of jobs in Kubernetes: PyTorchJob, TrainJob, JobSet, RayJob, MPIJob, Job, Volcano's Job."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..finding import Finding
+from ..text_formats import MarkupNode, place, place_of, whole
+from . import launches, lint_rules
+from .launcher_calls import read_script
+from .lint_rules import case, issue, once
+from .shell import names_in
+from .slurm import launch_words
+from .surroundings import Surroundings
+
+APIS: Mapping[str, re.Pattern[str]] = {
+    "PyTorchJob": re.compile(r"kubeflow\.org/v1|training\.kubeflow\.org/.*"),
+    "TrainJob": re.compile(r"trainer\.kubeflow\.org/v1alpha1"),
+    "JobSet": re.compile(r"jobset\.x-k8s\.io/v1alpha[12]"),
+    "RayJob": re.compile(r"ray\.io/v1(alpha1|beta1)?"),
+    "RayCluster": re.compile(r"ray\.io/v1(alpha1|beta1)?"),
+    "MPIJob": re.compile(r"kubeflow\.org/v(1|2beta1|1alpha2)"),
+    "Job": re.compile(r"batch/v1|batch\.volcano\.sh/v1alpha1"),
+}
+"""Kind → its API."""
+OPERATORS: Mapping[str, tuple[str, ...]] = {
+    "PyTorchJob": (
+        "PET_NNODES",
+        "PET_NODE_RANK",
+        "PET_MASTER_ADDR",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "RANK",
+        "WORLD_SIZE",
+    ),
+    "TrainJob": ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT"),
+}
+"""Kind → variables that its operator sets in each pod."""
+GPU = re.compile(r"(nvidia|amd)\.com/(gpu|mig-.*)")
+
+
+def is_manifest(document: MarkupNode) -> bool:
+    return document.text("kind") in APIS and document.text("apiVersion") != ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """Pods of one template."""
+
+    name: str
+    count: int | None
+    spec: MarkupNode
+    """The pod's spec."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    kind: str
+    document: MarkupNode
+    file: str
+    pods: list[Pods] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> int | None:
+        """Return the number of pods that train."""
+        counts = [pods.count for pods in self.pods if pods.name not in ("Launcher", "head")]
+        return None if None in counts or not counts else sum(count or 0 for count in counts)
+
+    def at(self, *path: str) -> str:
+        return place_of(self.file, self.document, *path)
+
+
+def check_kubernetes(document: MarkupNode, file: str) -> list[Finding]:
+    """Check one manifest."""
+    kind = document.text("kind")
+    manifest = Manifest(kind, document, file, list(_pods(kind, document)))
+    findings = [*_api(manifest), *KINDS[kind](manifest)]
+    for pods in manifest.pods:
+        findings += _pod(manifest, pods)
+    findings += _equal_gpus(manifest)
+    return once(findings)
+
+
+def _api(manifest: Manifest) -> Iterator[Finding]:
+    given = manifest.document.text("apiVersion")
+    if not APIS[manifest.kind].fullmatch(given):
+        where = manifest.at("apiVersion")
+        yield case("L72", "api", where, value=f"apiVersion: {given}", api=given, kind=manifest.kind)
+
+
+def _pods(kind: str, document: MarkupNode) -> Iterator[Pods]:
+    """Yield the pods of a manifest."""
+    spec = document.get("spec") or MarkupNode(0, None)
+    if kind in ("PyTorchJob", "MPIJob"):
+        groups = spec.get("pytorchReplicaSpecs" if kind == "PyTorchJob" else "mpiReplicaSpecs")
+        for name, group in (groups.mapping if groups else {}).items():
+            yield from _group(name, group, _count(group, "replicas"))
+    elif kind == "JobSet":
+        for job in (spec.get("replicatedJobs") or MarkupNode(0, None)).items:
+            inner = job.get("template", "spec") or MarkupNode(0, None)
+            each, copies = _count(inner, "parallelism"), _count(job, "replicas")
+            yield from _group(job.text("name"), inner, each * copies if each and copies else None)
+    elif kind == "Job" and spec.get("tasks"):
+        for task in (spec.get("tasks") or MarkupNode(0, None)).items:
+            yield from _group(task.text("name"), task, _count(task, "replicas"))
+    elif kind == "Job":
+        yield from _group("job", spec, _count(spec, "parallelism"))
+    elif kind in ("RayJob", "RayCluster"):
+        cluster = spec.get("rayClusterSpec") or spec
+        yield from _group("head", cluster.get("headGroupSpec"), 1)
+        for group in (cluster.get("workerGroupSpecs") or MarkupNode(0, None)).items:
+            yield from _group(group.text("groupName"), group, _count(group, "replicas"))
+
+
+def _count(node: MarkupNode, key: str) -> int | None:
+    """Return a number, 1 if it is missing."""
+    return 1 if node.get(key) is None else node.number(key)
+
+
+def _group(name: str, group: MarkupNode | None, count: int | None) -> Iterator[Pods]:
+    spec = group.get("template", "spec") if group else None
+    if spec is not None:
+        yield Pods(name, count, spec)
+
+
+def _pod(manifest: Manifest, pods: Pods) -> Iterator[Finding]:
+    containers = pods.spec.get("containers")
+    for container in containers.items if containers else []:
+        yield from _resources(manifest, container)
+        yield from _mounts(manifest, pods, container)
+        env = {name: value for name, (value, _) in _environment(container).items()}
+        yield from _env(manifest, container)
+        count = manifest.nodes if pods.name not in ("Launcher", "head") else 1
+        around = Surroundings(
+            file=manifest.file,
+            nnodes=count,
+            gpus=_gpus(container),
+            env={**env, **dict.fromkeys(_set_by_operator(manifest), "$")},
+            is_task=(count or 2) > 1,
+            in_image=True,
+        )
+        yield from _command(container, around)
+
+
+def _set_by_operator(manifest: Manifest) -> list[str]:
+    """Return the variables that the operator sets in each pod."""
+    each = ["PET_NPROC_PER_NODE"] if manifest.document.get("spec", "nprocPerNode") else []
+    return [*OPERATORS.get(manifest.kind, ()), *each]
+
+
+def _environment(container: MarkupNode) -> dict[str, tuple[str, MarkupNode]]:
+    """Return the variables of a container; "$" stands for a value from elsewhere."""
+    found = {}
+    for item in (container.get("env") or MarkupNode(0, None)).items:
+        value = item.get("value")
+        found[item.text("name")] = ("$" if value is None else value.shown, value or item)
+    return found
+
+
+def _env(manifest: Manifest, container: MarkupNode) -> Iterator[Finding]:
+    found = _environment(container)
+    values = {name: value for name, (value, _) in found.items()}
+    yield from lint_rules.check_all(
+        values, lambda name: place(manifest.file, found[name][1], f"env.{name}"), manifest.nodes
+    )
+    for name, (value, node) in found.items():
+        where = place(manifest.file, node, f"env.{name}")
+        yield from lint_rules.in_plain_text(name, value, where)
+        if (
+            name == "MASTER_ADDR"
+            and (manifest.nodes or 1) > 1
+            and lint_rules.LOCAL_ADDRESS.fullmatch(value)
+        ):
+            text = f"On each node {value} means that node itself."
+            yield issue("L38", where, text, value=f"MASTER_ADDR: {value}")
+
+
+def _gpus(container: MarkupNode) -> int | None:
+    """Return the GPUs of a container, 0 without any."""
+    for key in ("limits", "requests"):
+        amounts = container.get("resources", key)
+        for name, amount in (amounts.mapping if amounts else {}).items():
+            if GPU.fullmatch(name):
+                return whole(amount.value)
+    return 0
+
+
+def _resources(manifest: Manifest, container: MarkupNode) -> Iterator[Finding]:
+    """Report GPUs that Kubernetes refuses."""
+    limits, requests = (container.get("resources", key) for key in ("limits", "requests"))
+    given = limits.mapping if limits else {}
+    for name, amount in (requests.mapping if requests else {}).items():
+        if (
+            not GPU.fullmatch(name)
+            and not name.startswith("rdma/")
+            and not name.startswith("vpc.amazonaws.com/")
+        ):
+            continue
+        where, limit = place(manifest.file, amount, name), given.get(name)
+        if limit is None:
+            yield case("L72", "only", where, value=f"{name}: {amount.shown}", name=name)
+        elif limit.shown != amount.shown:
+            facts = {"name": name, "requests": amount.shown, "limits": limit.shown}
+            yield case("L72", "gpus", where, value=f"{name}: {amount.shown}", **facts)
+
+
+def _mounts(manifest: Manifest, pods: Pods, container: MarkupNode) -> Iterator[Finding]:
+    """Report mounts without a volume, and a small /dev/shm."""
+    volumes = {item.text("name") for item in (pods.spec.get("volumes") or MarkupNode(0, None)).items}
+    mounts = (container.get("volumeMounts") or MarkupNode(0, None)).items
+    for mount in mounts:
+        if (
+            mount.text("name")
+            and mount.text("name") not in volumes
+            and manifest.kind not in ("TrainJob", "Job")
+        ):
+            where = place(manifest.file, mount.get("name"), "volumeMounts")
+            yield case("L72", "volume", where, value=mount.text("name"), name=mount.text("name"))
+    has_shm = any("/dev/shm" in mount.text("mountPath") for mount in mounts) or pods.spec.on("hostIPC")
+    if (_gpus(container) or 0) > 1 and not has_shm and manifest.kind != "MPIJob":
+        yield case("L72", "shm", place(manifest.file, container, "containers"), severity="note")
+
+
+def _command(container: MarkupNode, around: Surroundings) -> Iterator[Finding]:
+    """Check the command of a container."""
+    nodes = [
+        item for key in ("command", "args") for item in (container.get(key) or MarkupNode(0, None)).items
+    ]
+    words = [item.shown if not isinstance(item.value, str) else item.value for item in nodes]
+    if not words:
+        return
+    shells = launch_words()["starters"]["shells"]
+    is_shell = words[0].rpartition("/")[2] in shells
+    text = next(
+        (node for node, word in zip(nodes, words, strict=True) if "\n" in word or " " in word), None
+    )
+    if is_shell and text is not None:
+        yield from launches.check_text(text.value, around, text.text_line or text.line)
+        return
+    line = nodes[0].line or 1
+    yield from launches.check_text(" ".join(map(_quoted, words)), around, line)
+    if not is_shell and words[0] not in ("/usr/bin/env", "env"):
+        yield from _unexpanded(nodes, words, around)
+
+
+def _quoted(word: str) -> str:
+    return word if "$" in word and " " not in word else shlex.quote(word)
+
+
+def _unexpanded(nodes: list[MarkupNode], words: list[str], around: Surroundings) -> Iterator[Finding]:
+    """Report variables in a command without a shell. Kubernetes expands only `$(NAME)`."""
+    for node, word in zip(nodes, words, strict=True):
+        name = next((name for name in names_in(word) if name in around.env), "")
+        if name and " " not in word:
+            where = place(around.file, node, "command")
+            yield case("L58", "pod", where, value=word[:60], name=name)
+            return
+
+
+def _equal_gpus(manifest: Manifest) -> Iterator[Finding]:
+    """Report pods of one job with different numbers of GPUs."""
+    if manifest.kind not in ("PyTorchJob", "JobSet"):
+        return
+    counts: dict[str, int] = {}
+    for pods in manifest.pods:
+        first = next(iter((pods.spec.get("containers") or MarkupNode(0, None)).items), None)
+        gpus = _gpus(first) if first else None
+        if gpus:
+            counts[pods.name] = gpus
+    if len(set(counts.values())) > 1:
+        (first_name, one), (second_name, two) = sorted(counts.items(), key=lambda pair: pair[1])[
+            :: len(counts) - 1
+        ][:2]
+        facts = {"first": f"{first_name} has {one} GPUs", "second": f"{second_name} has {two}"}
+        yield case("L72", "differ", manifest.at("spec"), severity="warning", **facts)
+
+
+def _pytorch(manifest: Manifest) -> Iterator[Finding]:
+    masters = manifest.document.get("spec", "pytorchReplicaSpecs", "Master")
+    if masters is not None and (masters.number("replicas") or 1) != 1:
+        where = manifest.at("spec", "pytorchReplicaSpecs", "Master", "replicas")
+        yield case(
+            "L72",
+            "masters",
+            where,
+            value=f"replicas: {masters.number('replicas')}",
+            count=masters.number("replicas"),
+        )
+    yield from _named(manifest, "pytorch")
+    each = manifest.document.number("spec", "nprocPerNode")
+    for pods in manifest.pods:
+        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
+            gpus = _gpus(container)
+            if each and gpus and each != gpus:
+                facts = {"first": "nprocPerNode", "one": each, "second": "nvidia.com/gpu", "two": gpus}
+                where = manifest.at("spec", "nprocPerNode")
+                yield case(
+                    "L72",
+                    "counts",
+                    where,
+                    value=f"nprocPerNode: {each}",
+                    severity="error" if each > gpus else "warning",
+                    **facts,
+                )
+
+
+def _named(manifest: Manifest, name: str) -> Iterator[Finding]:
+    """Report pods without a container of the name that the operator needs."""
+    for pods in manifest.pods:
+        containers = (pods.spec.get("containers") or MarkupNode(0, None)).items
+        if containers and all(container.text("name") != name for container in containers):
+            where = place(manifest.file, containers[0].get("name") or containers[0], "containers")
+            yield case(
+                "L72", "container", where, value=containers[0].text("name"), name=name, kind=manifest.kind
+            )
+
+
+def _train(manifest: Manifest) -> Iterator[Finding]:
+    spec = manifest.document.get("spec") or MarkupNode(0, None)
+    trainer = spec.get("trainer")
+    if spec.get("runtimeRef") is None:
+        yield case("L72", "runtime", manifest.at("spec"))
+    if trainer is None:
+        return
+    nodes, each = trainer.number("numNodes"), trainer.number("numProcPerNode")
+    amounts = MarkupNode(
+        trainer.line, {"resources": trainer.get("resourcesPerNode") or MarkupNode(0, None)}
+    )
+    gpus = _gpus(amounts) or None
+    yield from _resources(manifest, amounts)
+    if each and gpus and each != gpus:
+        where = manifest.at("spec", "trainer", "numProcPerNode")
+        facts = {"first": "numProcPerNode", "one": each, "second": "nvidia.com/gpu", "two": gpus}
+        yield case(
+            "L72",
+            "counts",
+            where,
+            value=f"numProcPerNode: {each}",
+            severity="error" if each > gpus else "warning",
+            **facts,
+        )
+    yield from _env(manifest, trainer)
+    env = dict.fromkeys(OPERATORS["TrainJob"], "$")
+    around = Surroundings(
+        file=manifest.file, nnodes=nodes, gpus=gpus, env=env, is_task=(nodes or 2) > 1, in_image=True
+    )
+    yield from _command(trainer, around)
+
+
+def _jobset(manifest: Manifest) -> Iterator[Finding]:
+    jobs = (manifest.document.get("spec", "replicatedJobs") or MarkupNode(0, None)).items
+    for job in jobs:
+        yield from _job_counts(manifest, job.get("template", "spec") or MarkupNode(0, None))
+    yield from _pod_names(manifest, jobs)
+
+
+def _pod_names(manifest: Manifest, jobs: list[MarkupNode]) -> Iterator[Finding]:
+    """Report an address of the first pod that no pod of the JobSet has."""
+    name = manifest.document.text("metadata", "name")
+    known = "|".join(re.escape(job.text("name")) for job in jobs)
+    domain = manifest.document.text("spec", "network", "subdomain") or name
+    right = re.compile(rf"{re.escape(name)}-({known})-\d+-\d+(\.{re.escape(domain)}.*)?(:\d+)?")
+    for pods in manifest.pods:
+        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
+            value, node = _environment(container).get("MASTER_ADDR", ("", container))
+            if (
+                value
+                and re.fullmatch(r"[a-z][\w.-]*", value)
+                and "-" in value
+                and name
+                and not right.fullmatch(value)
+            ):
+                where = place(manifest.file, node, "env.MASTER_ADDR")
+                first = f"{name}-{jobs[0].text('name')}-0-0.{domain}"
+                yield case("L72", "pod", where, value=value, name=value, first=first)
+
+
+def _job_counts(manifest: Manifest, spec: MarkupNode) -> Iterator[Finding]:
+    """Check the numbers of a Job."""
+    parallel, all_ = spec.number("parallelism"), spec.number("completions")
+    where = place(manifest.file, spec.get("parallelism") or spec.get("completions") or spec, "spec")
+    if all_ and (parallel or 1) < all_ and all_ > 1:
+        yield case("L72", "pods", where, value=f"parallelism: {parallel or 1}", one=parallel or 1, two=all_)
+    policy = spec.get("template", "spec", "restartPolicy")
+    if policy is not None and policy.shown not in ("Never", "OnFailure"):
+        shown = f"restartPolicy: {policy.shown}"
+        yield case(
+            "L72", "policy", place(manifest.file, policy, "restartPolicy"), value=shown, given=policy.shown
+        )
+
+
+def _job(manifest: Manifest) -> Iterator[Finding]:
+    spec = manifest.document.get("spec") or MarkupNode(0, None)
+    if spec.get("tasks") is not None:
+        least, pods = spec.number("minAvailable"), manifest.nodes
+        if least and pods and least > pods:
+            facts = {"first": "minAvailable", "one": least, "second": "the sum of replicas", "two": pods}
+            yield case(
+                "L72",
+                "counts",
+                manifest.at("spec", "minAvailable"),
+                value=f"minAvailable: {least}",
+                **facts,
+            )
+        return
+    yield from _job_counts(manifest, spec)
+    text = " ".join(
+        item.value
+        for pods in manifest.pods
+        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items
+        for key in ("command", "args")
+        for item in (container.get(key) or MarkupNode(0, None)).items
+        if isinstance(item.value, str)
+    )
+    if (spec.number("parallelism") or 1) < 2:
+        return
+    if "JOB_COMPLETION_INDEX" in text and spec.text("completionMode") != "Indexed":
+        yield case("L72", "index", manifest.at("spec"), value="completionMode", name="JOB_COMPLETION_INDEX")
+    name = manifest.document.text("metadata", "name")
+    if (
+        name
+        and re.search(rf"\b{re.escape(name)}-0\b", text)
+        and not spec.get("template", "spec", "subdomain")
+    ):
+        yield case("L72", "subdomain", manifest.at("spec", "template"), value=f"{name}-0")
+
+
+def _mpi(manifest: Manifest) -> Iterator[Finding]:
+    spec = manifest.document.get("spec") or MarkupNode(0, None)
+    slots = _count(spec, "slotsPerWorker")
+    workers = next((pods.count for pods in manifest.pods if pods.name == "Worker"), None)
+    for pods in manifest.pods:
+        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
+            if pods.name == "Launcher":
+                yield from _mpirun(manifest, container, workers, slots)
+            gpus = _gpus(container)
+            if pods.name == "Worker" and gpus and slots and gpus != slots:
+                facts = {
+                    "first": "slotsPerWorker",
+                    "one": slots,
+                    "second": "nvidia.com/gpu of a worker",
+                    "two": gpus,
+                }
+                where = (
+                    manifest.at("spec", "slotsPerWorker")
+                    if spec.get("slotsPerWorker")
+                    else manifest.at("spec")
+                )
+                yield case(
+                    "L72", "counts", where, value=f"slotsPerWorker: {slots}", severity="warning", **facts
+                )
+
+
+def _mpirun(
+    manifest: Manifest, container: MarkupNode, workers: int | None, slots: int | None
+) -> Iterator[Finding]:
+    items = [
+        item for key in ("command", "args") for item in (container.get(key) or MarkupNode(0, None)).items
+    ]
+    words = _before_program([word for item in items for word in str(item.value).split()])
+    for option, value in itertools.pairwise(words):
+        number = whole(value)
+        if (
+            option in ("-np", "-n", "-c", "--np")
+            and number
+            and workers
+            and slots
+            and number > workers * slots
+        ):
+            facts = {"np": number, "workers": workers, "slots": slots, "all": workers * slots}
+            where = place(manifest.file, items[0], "command")
+            yield case("L72", "slots", where, value=f"{option} {number}", **facts)
+            return
+
+
+def _before_program(words: list[str]) -> list[str]:
+    """Return mpirun and its options."""
+    if "mpirun" not in words:
+        return []
+    begin = words.index("mpirun")
+    for at in range(begin + 1, len(words)):
+        values = 2 if "mca" in words[at - 2] or "mca" in words[at - 1] else 1
+        if not any(word.startswith("-") for word in words[max(begin, at - values) : at + 1]):
+            return words[begin:at]
+    return words[begin:]
+
+
+def _ray(manifest: Manifest) -> Iterator[Finding]:
+    spec = manifest.document.get("spec") or MarkupNode(0, None)
+    entry = spec.get("entrypoint")
+    if entry is not None and isinstance(entry.value, str):
+        launch = next(iter(read_script(entry.value).launches), None)
+        if launch is not None and (manifest.nodes or 0) > 0:
+            where = manifest.at("spec", "entrypoint")
+            yield case(
+                "L72", "entry", where, value=launch.program, severity="warning", given=launch.program
+            )
+        around = Surroundings(file=manifest.file, in_image=True)
+        yield from launches.check_text(entry.value, around, entry.text_line or entry.line)
+    cluster = spec.get("rayClusterSpec") or spec
+    yield from _ray_version(manifest, cluster)
+    for group in (cluster.get("workerGroupSpecs") or MarkupNode(0, None)).items:
+        yield from _ray_group(manifest, group)
+
+
+def _ray_version(manifest: Manifest, cluster: MarkupNode) -> Iterator[Finding]:
+    version = cluster.get("rayVersion")
+    if version is None:
+        return
+    for pods in manifest.pods:
+        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
+            tag = re.search(r"/ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)", container.text("image"))
+            if tag and tag[1] != version.shown:
+                facts = {"first": "rayVersion", "one": version.shown, "second": "the image", "two": tag[1]}
+                where = place(manifest.file, version, "rayVersion")
+                yield case(
+                    "L72",
+                    "counts",
+                    where,
+                    value=f"rayVersion: {version.shown}",
+                    severity="warning",
+                    **facts,
+                )
+
+
+def _ray_group(manifest: Manifest, group: MarkupNode) -> Iterator[Finding]:
+    """Check the numbers of one group of workers."""
+    count, least, most = group.number("replicas"), group.number("minReplicas"), group.number("maxReplicas")
+    where = place(manifest.file, group.get("replicas") or group, "replicas")
+    if count is not None and most is not None and count > most:
+        facts = {"first": "replicas", "one": count, "second": "maxReplicas", "two": most}
+        yield case("L72", "counts", where, value=f"replicas: {count}", **facts)
+    if count is not None and least is not None and count < least:
+        facts = {"first": "replicas", "one": count, "second": "minReplicas", "two": least}
+        yield case("L72", "counts", where, value=f"replicas: {count}", **facts)
+    started = group.number("rayStartParams", "num-gpus")
+    for container in (group.get("template", "spec", "containers") or MarkupNode(0, None)).items:
+        gpus = _gpus(container)
+        if started is not None and gpus is not None and started != gpus:
+            facts = {"first": "num-gpus", "one": started, "second": "nvidia.com/gpu", "two": gpus}
+            yield case("L72", "counts", where, value=f"num-gpus: {started}", severity="warning", **facts)
+
+
+KINDS: Mapping[str, Callable[[Manifest], Iterator[Finding]]] = {
+    "PyTorchJob": _pytorch,
+    "TrainJob": _train,
+    "JobSet": _jobset,
+    "RayJob": _ray,
+    "RayCluster": _ray,
+    "MPIJob": _mpi,
+    "Job": _job,
+}

@@ -1,0 +1,421 @@
+"""Rules for one launch and its place: on which nodes it runs, how often, and what its ranks get (L56 to L66)."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+
+from ..finding import Finding, Severity
+from .launch_sites import PER_TASK, Expansion, Launch, visible_devices
+from .launcher_calls import Setting, ShellText
+from .lint_rules import LOCAL_ADDRESS, case, issue
+from .shell import Command, Word, names_in
+
+SPREADERS = frozenset(
+    {"srun", "ssh", "pdsh", "clush", "parallel", "mpirun", "mpiexec", "pbsdsh", "blaunch", "prun", "jsrun"}
+)
+"""Programs that start something on other nodes."""
+LOOKS = re.compile(
+    r"\b(hostname|nvidia-smi|scontrol|ip|echo|true|date|env|uptime|free|df|rm|mkdir|cp|rsync|sleep)\b"
+)
+"""Commands that start no training."""
+RANKS = frozenset({"RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "GROUP_RANK", "OMPI_COMM_WORLD_RANK"})
+"""Variables that must differ between tasks."""
+RANK_OPTIONS = ("node_rank", "machine_rank", "rank", "local_rank", "global_rank", "node_id")
+OWN_ADDRESS = re.compile(
+    r"\((hostname|uname|ifconfig|ip)$|^HOSTNAME$|^HOST$|^SLURMD_NODENAME$|^POD_IP$|^MY_POD_IP$|^NODE_IP$"
+)
+"""Variables and programs that name the node on which a shell runs."""
+DRAWN = re.compile(r"^RANDOM$|^SRANDOM$|^\((shuf|uuidgen|date)$")
+"""Variables and programs with another value in each shell."""
+FALLBACK = re.compile(r"scontrol.*\|\|\s*echo\s+[\"']?(localhost|127\.0\.0\.1|\$\(hostname\)|\$HOSTNAME)")
+NODE_LIST = re.compile(r"\$\{?SLURM_(JOB_|STEP_)?NODELIST\}?")
+WHOLE_LIST = re.compile(r"\$\(\s*scontrol\s+show\s+hostnames?\s*[^|)]*\)")
+
+
+def check_launch(launch: Launch) -> Iterator[Finding]:
+    """Check one launch."""
+    for rule in RULES:
+        yield from rule(launch)
+
+
+def _first_node_only(launch: Launch) -> Iterator[Finding]:
+    """Report a launch for several nodes in a batch script, outside of a step."""
+    batch, site, program = launch.around.batch, launch.site, launch.call.program
+    if batch is None or site.on_each or site.remote or program not in ("torchrun", "accelerate"):
+        return
+    if _spreads(launch.script):
+        return
+    told, nodes = launch.told_nodes(), batch.nodes
+    by_step = re.search(r"SLURM_(STEP_|PROCID|NODEID|LOCALID)", launch.script.text) is not None
+    if told and told > 1:
+        name = "inside" if by_step else "waits"
+        severity: Severity = "warning" if by_step else "error"
+        file = launch.around.file or "FILE"
+        yield case("L56", name, launch.where, severity=severity, program=program, nodes=told, file=file)
+    elif told == 1 and nodes and nodes > 1:
+        yield case(
+            "L56", "idle", launch.where, severity="warning", program=program, nodes=nodes, others=nodes - 1
+        )
+
+
+def _spreads(script: ShellText) -> bool:
+    """Return True if a command starts something on other nodes, or if it may."""
+    return any(_is_spreading(command) for command in script.commands)
+
+
+def _is_spreading(command: Command) -> bool:
+    names = {word.text.rpartition("/")[2] for word in command.words}
+    text = " ".join(word.text for word in command.words[1:])
+    return bool(names & SPREADERS) and not (LOOKS.search(text) and "$" not in command.words[-1].text)
+
+
+def _several_per_node(launch: Launch) -> Iterator[Finding]:
+    """Report a launcher that srun or mpirun starts once per rank."""
+    site, program = launch.site, launch.call.program
+    is_started = site.step is not None or site.remote != ""
+    if not launch.call.is_launcher or not is_started or (site.copies or 1) < 2 or launch.is_deepspeed:
+        return
+    told, ranks = launch.told_nodes(), launch.told_ranks()
+    if site.remote:
+        if told and (site.copies or 0) > told and ranks != 1:
+            yield case("L57", "mpi", launch.where, copies=site.copies, program=program, ranks=_ranks(ranks))
+        return
+    if (site.per_node or 0) > 1 and ranks != 1:
+        nodes = "a node" if site.nodes == 1 else "each node"
+        facts = {"copies": site.per_node, "program": program, "nodes": nodes, "ranks": _ranks(ranks)}
+        yield case("L57", "tasks", launch.where, value=f"{site.per_node} tasks per node", **facts)
+    elif told and (site.copies or 0) > told and (told > 1 or "nnodes" in launch.options.values):
+        what = "one node each" if told == 1 else f"{told} nodes"
+        yield case("L57", "nodes", launch.where, copies=site.copies, program=program, told=what)
+
+
+def _ranks(ranks: int | None) -> str:
+    if ranks is None:
+        return "ranks"
+    return f"{ranks} ranks" if ranks else "rank per GPU"
+
+
+def _expanded_once(launch: Launch) -> Iterator[Finding]:
+    """Report a number of a node or task that is the same for all, because a shell expands it too early."""
+    expansion = Expansion(launch)
+    for option, word in _rank_words(launch):
+        once = next((name for name in expansion.once(word) if PER_TASK.fullmatch(name)), "")
+        never = next((name for name in expansion.never(word) if PER_TASK.fullmatch(name)), "")
+        is_written = launch.around.late is not None and launch.around.is_task
+        where = launch.around.at(word.line)
+        if never and launch.site.on_each and not launch.site.remote:
+            yield case("L58", "never", where, value=f"{option} ${never}", name=never)
+        elif once:
+            name = "written" if is_written else "once"
+            yield case("L58", name, where, value=f"{option} ${once}", name=once, option=option)
+        elif (
+            "SLURM_LOCALID" in names_in(word.text)
+            and _numbers_nodes(option)
+            and launch.site.per_node in (1, None)
+        ):
+            yield case("L58", "zero", where, value=f"{option} $SLURM_LOCALID", name="SLURM_LOCALID")
+    yield from _variables_once(launch, expansion)
+
+
+def _numbers_nodes(option: str) -> bool:
+    return "node" in option or "machine" in option
+
+
+def _rank_words(launch: Launch) -> Iterator[tuple[str, Word]]:
+    """Yield the options that give a node, a machine or a rank its number."""
+    if launch.call.program == "torchrun":
+        rank = launch.options.values.get("node-rank")
+        if rank and launch.options.literal("rdzv-backend") in ("", "static"):
+            yield "--node-rank", rank
+        return
+    for name in RANK_OPTIONS:
+        word = launch.flags.get(name)
+        if word is not None:
+            yield f"--{name}", word
+
+
+def _variables_once(launch: Launch, expansion: Expansion) -> Iterator[Finding]:
+    """Report a variable of a rank that the batch script sets for all tasks."""
+    if launch.site.step is None or launch.call.program not in ("python", "script"):
+        return
+    again = {setting.name for setting in launch.call.inner}
+    for setting in launch.script.settings:
+        if not setting.exported or setting.name not in RANKS - again or setting.line > launch.call.line:
+            continue
+        word = Word(setting.value, setting.line, setting.later)
+        name = next((name for name in expansion.once(word) if PER_TASK.fullmatch(name)), "")
+        if name and (launch.site.copies or 2) > 1:
+            where, value = launch.around.at(setting.line), f"{setting.name}=${name}"
+            yield case("L58", "once", where, value=value, name=name, option=setting.name)
+
+
+def _exports(launch: Launch) -> Iterator[Finding]:
+    """Report variables that do not reach the tasks."""
+    lost = _exported_before(launch)
+    if launch.site.own is not None:
+        yield from _through_srun(launch, lost)
+    elif launch.site.remote == "ssh" and launch.call.is_launcher:
+        yield from _through_ssh(launch)
+    elif launch.site.remote == "mpirun" and launch.around.batch is None:
+        yield from _through_mpi(launch, lost)
+
+
+def _through_srun(launch: Launch, lost: Sequence[str]) -> Iterator[Finding]:
+    own, batch = launch.site.own, launch.around.batch
+    if own is not None and own.has("export"):
+        value = own.text("export")
+        if _is_closed(value):
+            missing = [name for name in lost if name not in re.split("[,=]", value)]
+            where, names = launch.around.at(own.options["export"].line), _some(missing)
+            severity: Severity = "error" if missing else "warning"
+            given = "…" if value == "NONE" else value
+            facts = {"names": given, "lost": names or "other variable"}
+            shown = f"--export={value}"
+            yield case("L61", "srun", where, value=shown, severity=severity, given=value, **facts)
+        return
+    value = batch.text("export") if batch else ""
+    if batch and _is_closed(value) and lost and "SLURM_EXPORT_ENV" not in launch.script.text:
+        where, shown = launch.around.at(batch.options["export"].line), f"--export={value}"
+        yield case("L61", "batch", where, value=shown, given=value, lost=_some(lost))
+
+
+def _is_closed(value: str) -> bool:
+    """Return True if a value of --export keeps the variables of the shell from the tasks."""
+    return value != "" and "$" not in value and not re.search(r"\b(ALL|NIL)\b", value)
+
+
+def _through_ssh(launch: Launch) -> Iterator[Finding]:
+    """Report variables in front of ssh, which do not arrive."""
+    names = [word.text.partition("=")[0] for word in launch.call.before if "=" in word.text.split(" ")[0]]
+    at = next(at for at, word in enumerate(launch.call.before) if word.text.rpartition("/")[2] == "ssh")
+    lost = [
+        name
+        for name in names
+        if name.isupper() and any(word.text.startswith(f"{name}=") for word in launch.call.before[:at])
+    ]
+    if lost:
+        yield case("L61", "ssh", launch.where, name=lost[0], lost=_some(lost))
+
+
+def _through_mpi(launch: Launch, lost: Sequence[str]) -> Iterator[Finding]:
+    """Report variables that Open MPI does not pass on to other hosts."""
+    words = [word.text for word in launch.call.before]
+    has_hosts = any(
+        word in ("-H", "--host", "-hostfile", "--hostfile", "-machinefile", "--machinefile")
+        for word in words
+    )
+    passes = any(word in ("-genv", "-genvall", "-envall", "-genvlist", "-env") for word in words)
+    given = {after.partition("=")[0] for word, after in itertools.pairwise(words) if word == "-x"}
+    missing = [name for name in lost if name not in given and name.startswith(NEEDED)]
+    if has_hosts and not passes and missing:
+        yield case("L61", "mpi", launch.where, severity="warning", name=missing[0], lost=_some(missing))
+
+
+NEEDED = (
+    "MASTER_",
+    "NCCL_",
+    "HF_",
+    "WANDB_",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "OMP_",
+    "CUDA_",
+    "TORCH_",
+    "GLOO_",
+)
+"""Prefixes of variables that ranks need on every host."""
+
+
+def _exported_before(launch: Launch) -> list[str]:
+    """Return the variables that the script exports before a launch."""
+    names = [one.name for one in launch.script.settings if one.exported and one.line <= launch.call.line]
+    return list(dict.fromkeys(name for name in names if name.isupper() and not name.startswith("SLURM")))
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", …" if names[3:] else "")
+
+
+def _cpus(launch: Launch) -> Iterator[Finding]:
+    """Report CPUs of the batch job that its steps do not get."""
+    own, batch = launch.site.own, launch.around.batch
+    if own is None or batch is None or launch.call.program == "script":
+        return
+    cpus = batch.number("cpus-per-task") or 1
+    is_given = own.has("cpus-per-task") or own.text("cpu-bind") in ("none", "no", "v,none")
+    if cpus > 1 and not is_given and "SRUN_CPUS_PER_TASK" not in launch.script.text:
+        yield case("L62", "lost", launch.where, value=f"--cpus-per-task={cpus}", cpus=cpus)
+
+
+def _devices(launch: Launch) -> Iterator[Finding]:
+    """Report CUDA_VISIBLE_DEVICES beside a launcher that ignores it, or with other numbers."""
+    devices = visible_devices(launch.call, launch.around.env)
+    if not devices or not launch.call.is_launcher:
+        return
+    value = f"CUDA_VISIBLE_DEVICES={devices}"
+    flags = launch.flags
+    if launch.is_deepspeed:
+        option = next(
+            (name for name in ("include", "exclude", "num_gpus", "num_nodes", "hostfile") if name in flags),
+            "",
+        )
+        is_first = devices == ",".join(str(number) for number in range(devices.count(",") + 1))
+        if option and not is_first:
+            facts = {"devices": devices, "option": f"--{option}"}
+            yield case("L63", "deepspeed", launch.where, value=value, **facts)
+        return
+    ids = flags.get("gpu_ids") if launch.call.program == "accelerate" else None
+    if ids is not None and ids.text not in ("all", devices):
+        yield case(
+            "L63",
+            "accelerate",
+            launch.where,
+            value=value,
+            severity="warning",
+            ids=ids.text,
+            devices=devices,
+        )
+        return
+    count, ranks = devices.count(",") + 1, launch.told_ranks() or 0
+    if re.fullmatch(r"\d+(,\d+)*", devices) and ranks > count:
+        shown = f"{count} GPU" + ("s" if count > 1 else "")
+        facts = {"devices": devices, "count": shown, "program": launch.call.program, "ranks": ranks}
+        yield case("L63", "ranks", launch.where, value=value, **facts)
+
+
+def _scontrol(launch: Launch) -> Iterator[Finding]:
+    """Report scontrol inside of an image, or with this node as its substitute."""
+    around = launch.around
+    settings = launch.call.inner if launch.call.inner else ()
+    inside: Sequence[Setting] = launch.script.settings if around.in_image else settings
+    if launch.site.in_image:
+        for setting in inside:
+            later = launch.call.late if setting in launch.call.inner else None
+            if "(scontrol" in names_in(setting.value) and (later is None or "(scontrol" in later):
+                yield case("L65", "image", around.at(setting.line), value="scontrol")
+                return
+        for word in launch.call.words:
+            if "(scontrol" in names_in(word.text) and "(scontrol" in launch.call.late:
+                yield case("L65", "image", launch.where, value="scontrol")
+                return
+    if launch.told_nodes() == 1 or not launch.call.is_launcher:
+        return
+    for setting in launch.script.settings:
+        match = FALLBACK.search(setting.value)
+        if match:
+            yield case("L65", "fallback", around.at(setting.line), value=match[1])
+            return
+
+
+def _deepspeed(launch: Launch) -> Iterator[Finding]:
+    """Report the deepspeed launcher on every node, or for nodes that it does not know."""
+    if not launch.is_deepspeed or launch.call.command.is_conditional:
+        return
+    flags = launch.flags
+    if flags.keys() & {"no_ssh", "node_rank", "force_multi"}:
+        return
+    several = next((f"--{name}" for name in ("hostfile", "H", "num_nodes") if name in flags), "")
+    if several == "--num_nodes" and flags["num_nodes"].text == "1":
+        several = ""
+    if launch.site.on_each:
+        yield from _deepspeed_on_each(launch, several)
+    elif not several and launch.around.batch and not _spreads(launch.script):
+        nodes = launch.around.batch.nodes or 1
+        if nodes > 1:
+            yield case("L66", "one", launch.where, nodes=nodes)
+
+
+def _deepspeed_on_each(launch: Launch, several: str) -> Iterator[Finding]:
+    site = launch.site
+    if site.nodes != 1 and several:
+        option = several.replace("--H", "--hostfile")
+        yield case("L66", "all", launch.where, value=option, option=option)
+    elif (site.nodes or 1) > 1:
+        yield case("L66", "nodes", launch.where)
+    elif (site.copies or 1) > 1:
+        facts = {"copies": site.copies, "program": "deepspeed", "nodes": "a node", "ranks": "ranks"}
+        yield case("L57", "tasks", launch.where, **facts)
+
+
+def _addresses(launch: Launch) -> Iterator[Finding]:
+    """Report an address, port or id that each node finds for itself, or that names no node."""
+    nodes = launch.told_nodes() if launch.call.is_launcher else launch.site.copies
+    if nodes == 1 or launch.call.command.is_conditional or launch.is_deepspeed:
+        return
+    expansion = Expansion(launch)
+    for option, word in _meeting_words(launch):
+        where = launch.around.at(word.line)
+        names = list(expansion.on_each(word)) if launch.site.on_each or launch.around.is_task else []
+        own = next((name for name in names if OWN_ADDRESS.search(name)), "")
+        drawn = next((name for name in names if DRAWN.search(name)), "")
+        text = _bad_address(word.text, launch)
+        if own:
+            text = f"Every node expands {_shown(own)} for itself: {option} is a different one on each."
+        elif drawn:
+            text = f"Every node draws {_shown(drawn)} for itself: {option} is a different one on each."
+        if text:
+            remedy = "Compute it once in the batch script, and export it."
+            yield issue("L38", where, text, value=option, remedy=None if own else remedy)
+            return
+
+
+def _shown(name: str) -> str:
+    return f"$({name[1:]})" if name.startswith("(") else f"${name}"
+
+
+def _meeting_words(launch: Launch) -> Iterator[tuple[str, Word]]:
+    """Yield the options and variables by which the nodes meet."""
+    if launch.call.program == "torchrun":
+        values = launch.options.values
+        if launch.options.literal("rdzv-backend") in ("", "static") and "rdzv-endpoint" not in values:
+            names = ["master-addr", "master-port"]
+        else:
+            names = ["rdzv-endpoint", "rdzv-id"]
+        yield from ((f"--{name}", values[name]) for name in names if name in values)
+        return
+    if launch.call.program == "accelerate":
+        for name in ("main_process_ip", "main_process_port"):
+            if name in launch.flags:
+                yield f"--{name}", launch.flags[name]
+        return
+    if launch.call.program == "python" and launch.site.step is not None:
+        for name in ("MASTER_ADDR", "MASTER_PORT"):
+            setting = _setting(launch, name)
+            if setting is not None and setting.exported and not setting.is_conditional:
+                yield name, Word(f"${name}", setting.line)
+
+
+def _setting(launch: Launch, name: str) -> Setting | None:
+    inner = next((one for one in launch.call.inner if one.name == name), None)
+    return inner or launch.script.setting(name)
+
+
+def _bad_address(text: str, launch: Launch) -> str:
+    """Return why a text is the address of no node that all others reach, or ""."""
+    name = next(iter(names_in(text)), "")
+    setting = _setting(launch, name) if name else None
+    value = setting.value.strip("\"'") if setting and not setting.is_conditional else text
+    several = (launch.around.batch.nodes if launch.around.batch else launch.site.nodes) != 1
+    if NODE_LIST.fullmatch(value) and several:
+        return f"{value} is the compressed list of all nodes (node[01-04]), not the name of one."
+    if WHOLE_LIST.fullmatch(value) and several:
+        return "scontrol show hostnames prints all nodes, one a line: this is not the name of one."
+    is_plain = launch.call.program == "python" and launch.site.nodes not in (None, 1)
+    if is_plain and LOCAL_ADDRESS.fullmatch(value):
+        return f"On each node {value} means that node itself."
+    return ""
+
+
+RULES = (
+    _first_node_only,
+    _several_per_node,
+    _expanded_once,
+    _exports,
+    _cpus,
+    _devices,
+    _scontrol,
+    _deepspeed,
+    _addresses,
+)
