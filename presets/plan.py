@@ -362,7 +362,7 @@ def command_plan(command: tuple[str, ...], request: Request, place: Place) -> Pl
         hosts=_hosts({}, request),
         nnodes=nnodes,
         nnodes_min=fewest,
-        mesh=megatron.of_command(command),
+        mesh=megatron.of_command(command, nnodes),
         restart=RestartPolicy(limit=request.restart_limit or 0),
         grace_s=30.0 if request.grace_s is None else request.grace_s,
         save_on=save_on.checked(request.save_on or ""),

@@ -115,7 +115,9 @@ def _mesh(plan: Plan) -> list[str]:
 
 
 def _own_mesh(sizes: Mapping[str, int]) -> str:
-    """Describe the mesh of a command, whose ranks are unknown before it runs."""
+    """Describe the mesh of a command, whose ranks may be unknown before it runs."""
+    if sizes.get("dp", 1) > 1:
+        return f"{rank_mesh.mesh_text(sizes)}, by the command's own arguments"
     parts = [f"{name} {'…' if name == 'dp' else size}" for name, size in sizes.items()]
     return f"{' × '.join(parts)}, by the command's own arguments: dp has the ranks that are left"
 

@@ -72,10 +72,11 @@ def summary(config: Mapping[str, Any], nnodes: int) -> TaskSummary:
     return TaskSummary(nnodes, _accelerators(wanted), each, [*launchers, *_unknown_launchers(text)])
 
 
-def own_mesh(run: str) -> dict[str, int]:
-    """Return the mesh (tp, pp, …) from the options of the first launcher in `run` that sets any; {} if none does."""
-    for call in read_script(run).launches:
-        mesh = megatron.of_command([word.text for word in call.words])
+def own_mesh(config: Mapping[str, Any], nnodes: int) -> dict[str, int]:
+    """Return the mesh (tp, pp, …) from the options of a task's first launcher that sets any; {} if none does."""
+    per_node = gpus(plain(config))
+    for call in read_script(str(config.get("run") or "")).launches:
+        mesh = megatron.of_command([word.text for word in call.words], nnodes, per_node)
         if mesh:
             return mesh
     return {}

@@ -88,11 +88,21 @@ def dimensions(asked: MegatronArguments, world: int) -> dict[str, int]:
     return {name: size for name, size in {**sizes, "tp": tp}.items() if size > 1 or name == "dp"}
 
 
-def of_command(words: Sequence[str]) -> dict[str, int]:
-    """Return the mesh of any command, or {}. Data parallelism is 1 here, and gets the available ranks at run time."""
+def of_command(
+    words: Sequence[str], nnodes: int | None = None, per_node: int | None = None
+) -> dict[str, int]:
+    """Return the mesh of any command, or {}.
+
+    `nnodes` and `per_node` are for options of torchrun with a variable. If the number of ranks is unknown, data
+    parallelism is 1, and gets the available ranks at run time.
+    """
     asked = read(words)
     if asked is None:
         return {}
+    values = {name: _number(value) for name, (_, value) in _values(words)}
+    world = (values.get("nnodes") or nnodes or 0) * (values.get("nproc_per_node") or per_node or 0)
+    if world and (known := dimensions(asked, world)):
+        return known
     fixed = asked.size("pp") * asked.size("cp") * asked.size("tp")
     return dimensions(asked, fixed * (asked.size("ep") if asked.size("cp") == 1 else 1))
 

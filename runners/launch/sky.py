@@ -66,7 +66,7 @@ def _task(request: Request, file: str) -> Prepared:
         command=("bash", file),
         nnodes=nnodes,
         files={skypilot.TASK_SCRIPT: config["run"]},
-        mesh=own_mesh(config["run"]),
+        mesh=own_mesh(config, nnodes),
     )
     cargo, named = _cargo(record, hidden_of(plan)), {**config, "name": task_name(record)}
     task = skypilot.wrap(named, request, nnodes, cargo, wished_env(request))

@@ -147,11 +147,11 @@ def test_a_command_line(text: str, count: int) -> None:
     [
         (
             "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2",
-            {"pp": 2, "dp": 1, "tp": 2},
+            {"pp": 2, "dp": 2, "tp": 2},
             8,
             "pp1 dp1 tp1",
         ),
-        ("--expert-model-parallel-size 2", {"dp": 1, "ep": 2}, 8, "dp3 ep1"),
+        ("--expert-model-parallel-size 2", {"dp": 4, "ep": 2}, 8, "dp3 ep1"),
         ("--tensor-model-parallel-size 2", {"dp": 1, "tp": 2}, 3, ""),
         ("--tensor-model-parallel-size $TP", {}, 8, ""),
         ("--lr 3", {}, 8, ""),
@@ -164,7 +164,10 @@ def test_a_command_has_the_mesh_of_its_arguments(
     words = ("torchrun", "--nproc-per-node", str(ranks), "pretrain_gpt.py", *args.split())
     found = command_plan(words, Request(), PLACE)
     assert list(found.mesh.items()) == list(mesh.items())
-    assert own_mesh(f"cd x && {' '.join(words)}") == mesh
+    by_variables = ("torchrun", "--nproc-per-node", "$GPUS", *words[3:])
+    for command in (words, by_variables):
+        task = {"run": f"cd x && {' '.join(command)}", "resources": {"accelerators": f"H100:{ranks}"}}
+        assert own_mesh(task, 1) == mesh
     state = RunState()
     state.plan = PlanSummary(preset="", strategy="", launcher="command", command="torchrun", mesh=mesh)
     state.attempts.append(
