@@ -134,6 +134,8 @@ LOOPBACK, UNREACHED = "gloo-loopback", ("died-peer-gone", "died-connect-timeout"
 """An address that leads nowhere from another node explains these symptoms; on a single node it is normal."""
 FINAL = ("slurm",)
 """Layers that report the end of a job while its ranks still print steps."""
+FAREWELL = 200
+"""Lines that may follow the report of a good end: warnings of all ranks, uploads, the end of the script."""
 TRACED = "error-trace"
 PASSED_ON = {
     "1": "unhandled CUDA error",
@@ -179,7 +181,7 @@ class _Case:
         return {
             first.file: first.evidence.line
             for first in reports
-            if first.lines_left(self.reading.lengths) <= LAST
+            if first.lines_left(self.reading.lengths) <= FAREWELL
             and self.exceptions.newest_exits.get(first.file, 0) < first.evidence.line
         }
 
