@@ -262,16 +262,17 @@ def estimate(
     layout = layout_of(strategy.preset, ranks)
     mine = held(layout, model)
     weight, gradient = _resident(layout, form)
-    gradients = gradient * mine / layout.ranks_of(layout.gradients)
+    trained = mine * model.trained_share
+    gradients = gradient * trained / layout.ranks_of(layout.gradients)
     optimizer = after = 0.0
     if layout.optimizer_at == "none":
-        optimizer = form.optimizer * _updated(layout, model, mine)
-        after = _after(layout, model, mine, form, device)
+        optimizer = form.optimizer * _updated(layout, model, trained)
+        after = _after(layout, model, trained, form, device)
     kept = activations(model, form, layout)
     beyond = kept - _shared(layout, model, form, gradients, kept)
-    buffers = _buffers(layout, model, form, mine)
+    buffers = _buffers(layout, model, form, mine, trained)
     lasting = buffers if layout.engine == "torch" else 0.0
-    host, disk = _elsewhere(layout, form, mine)
+    host, disk = _elsewhere(layout, form, mine, trained)
     return Estimate(
         strategy=strategy,
         weights=weight * mine / layout.ranks_of(layout.weights and layout.kept != 1),
@@ -316,9 +317,10 @@ def format_for(preset: Preset) -> Format:
     return FORMATS["mixed" if half else "fp32"]
 
 
-def _updated(layout: Layout, model: Shape, mine: float) -> float:
-    share = mine / layout.ranks_of(layout.optimizer)
-    return max(share, min(model.tensor, mine)) if layout.by_tensor else share
+def _updated(layout: Layout, model: Shape, trained: float) -> float:
+    """Return the parameters that this rank's optimizer updates, of those `trained` on its stage."""
+    share = trained / layout.ranks_of(layout.optimizer)
+    return max(share, min(model.tensor, trained)) if layout.by_tensor else share
 
 
 def _shared(layout: Layout, model: Shape, form: Format, gradients: float, kept: float) -> float:
@@ -329,21 +331,26 @@ def _shared(layout: Layout, model: Shape, form: Format, gradients: float, kept: 
     """
     if layout.lasting:
         return 0.0
-    head = form.gradients * model.rest / 2 / layout.ranks_of(layout.gradients)
+    head = form.gradients * model.trained_share * model.rest / 2 / layout.ranks_of(layout.gradients)
     again = _layer(model, form, layout) * _positions(model, layout) if model.recompute else 0.0
     return max(0.0, min(gradients - head, kept - again))
 
 
-def _after(layout: Layout, model: Shape, mine: float, form: Format, device: Device) -> float:
+def _after(layout: Layout, model: Shape, trained: float, form: Format, device: Device) -> float:
     """Return the bytes needed after the activations are freed.
 
-    Adam's step holds one more moment. The replicas of a pipeline hold two copies of the gradients while they average.
+    Adam's step holds one more moment of all parameters, or two of one tensor if it updates them one by one. The replicas
+    of a pipeline hold two copies of the gradients while they average.
     """
     step = copies = 0.0
+    updated = _updated(layout, model, trained)
     if device.foreach and layout.foreach:
-        step = MOMENT * _updated(layout, model, mine)
+        step = MOMENT * updated
+    elif layout.engine != "deepspeed":  # its own Adam needs no copies
+        whole = 1 if layout.by_tensor else layout.ranks_of(layout.optimizer)
+        step = 2 * MOMENT * min(model.tensor / layout.tp / whole, updated)
     if layout.pp > 1 and layout.engine == "torch" and layout.data > 1:
-        copies = 2 * form.gradients * mine
+        copies = 2 * form.gradients * trained
     return max(step, copies)
 
 
@@ -414,15 +421,15 @@ def _resident(layout: Layout, form: Format) -> tuple[float, float]:
     return float(form.weights), gradients
 
 
-def _buffers(layout: Layout, model: Shape, form: Format, mine: float) -> float:
+def _buffers(layout: Layout, model: Shape, form: Format, mine: float, trained: float) -> float:
     """Return the bytes of buckets and gathered parameters."""
     if layout.engine == "torch":
-        return form.gradients * mine if layout.buckets else 0.0
+        return form.gradients * trained if layout.buckets else 0.0
     if layout.engine == "deepspeed":
         live: float = layout.bucket if layout.optimizer else 0
         if layout.weights:
             live = max(layout.live, 2 * model.layer)
-        return form.weights * min(mine, live) + form.gradients * min(mine, layout.bucket)
+        return form.weights * min(mine, live) + form.gradients * min(trained, layout.bucket)
     return _gathered(layout, model, form, mine)
 
 
@@ -433,8 +440,10 @@ def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> float:
     stay gathered from forward to backward.
     """
     number, layer = compute_bytes(layout, form), model.layer / layout.tp
+    gradient = form.gradients * model.trained_share
     rest = min(model.rest, mine) / (1 if layout.pp == 1 else 2)
-    whole = (number + form.gradients) * layer + number * rest / 2  # gradients; half: the head's
+    # Gradients of a layer and their reduction copy; half of `rest` is the head's.
+    whole = (number * model.trained_share + gradient) * layer + number * model.trained_share * rest / 2
     if layout.kept == 1:
         shard = 0.0 if layout.weights_at != "none" else form.weights * mine / layout.data
         whole += number * layer + shard
@@ -444,20 +453,24 @@ def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> float:
             whole += number * mine / layout.kept
     if layout.accumulates:
         # Gradients stay unsharded until the last pass, which frees them as it adds shards.
-        whole += max(0.0, number - form.gradients / layout.data) * mine
+        whole += max(0.0, number - form.gradients / layout.data) * mine * model.trained_share
     return whole
 
 
-def _elsewhere(layout: Layout, form: Format, mine: float) -> tuple[float, float]:
+def _elsewhere(layout: Layout, form: Format, mine: float, trained: float) -> tuple[float, float]:
     """Return the bytes of one rank in host memory and on disk."""
     host = disk = 0.0
     if layout.engine == "fsdp":
         if layout.weights_at == "cpu":
-            host = (form.weights + form.gradients + form.optimizer) * mine / layout.data
+            host = (form.weights * mine + (form.gradients + form.optimizer) * trained) / layout.data
         return host, disk
-    for where, size in ((layout.optimizer_at, HOST_OPTIMIZER), (layout.weights_at, form.weights)):
+    parts = (
+        (layout.optimizer_at, HOST_OPTIMIZER * trained / layout.data),
+        (layout.weights_at, form.weights * mine / layout.data),
+    )
+    for where, size in parts:
         if where == "cpu":
-            host += HOST_COPIES * size * mine / layout.data
+            host += HOST_COPIES * size
         elif where == "nvme":
-            disk += size * mine / layout.data
+            disk += size
     return host, disk

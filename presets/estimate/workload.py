@@ -86,6 +86,13 @@ class Shape:
     """Parameters outside the layers. None means an embedding and a head of `vocab` × `hidden`."""
     largest: int | None = None
     """Parameters of the largest tensor. None means the typical size."""
+    trained: int | None = None
+    """Parameters that are not frozen. None means all."""
+
+    @property
+    def trained_share(self) -> float:
+        """Return the share of the parameters with gradients and optimizer states, below 1 for LoRA."""
+        return 1.0 if self.trained is None else self.trained / self.parameters
 
     @property
     def rest(self) -> int:
@@ -181,7 +188,7 @@ class Counted:
         layers = f"{self.layers} layers {self.blocks:,} (the largest {self.largest_layer:,})"
         frozen = self.parameters - self.trainable
         text = f"{self.name}: {self.parameters:,} parameters: embedding {self.embedding:,}, {layers}, rest {self.head:,}"
-        return text + (f"; {frozen:,} are frozen, and counted as if trained" if frozen else "")
+        return text + (f"; {frozen:,} are frozen" if frozen else "")
 
 
 def parse_script(text: str) -> tuple[str, str | None]:
@@ -274,7 +281,7 @@ def shape_of(
         )
     outside = counted.parameters - counted.blocks if counted.layers else None
     usual = shape(counted.parameters, layers, hidden, vocab or counted.vocab or VOCABULARY)
-    return replace(usual, outside=outside, largest=counted.largest)
+    return replace(usual, outside=outside, largest=counted.largest, trained=counted.trainable)
 
 
 def counted_from(answer: Mapping[str, object]) -> Counted:

@@ -129,7 +129,7 @@ def test_what_is_no_transformer_needs_words() -> None:
 def test_in_words() -> None:
     assert COUNTED.text == (
         "Net: 1,000 parameters: embedding 80, 4 layers 800 (the largest 210), rest 120"
-        "; 100 are frozen, and counted as if trained"
+        "; 100 are frozen"
     )
 
 
