@@ -189,6 +189,8 @@ ASLEEP_SHARE, DOZES_SHARE = 0.003, 0.02
 """Maximum CPU share of the main thread, in cores: of a sleeping rank, and of one that polls or does slow I/O."""
 OTHERS_SHARE = 0.15
 """Maximum CPU share of a sleeping rank's other threads, in cores."""
+THREAD_SHARE = 0.05
+"""The same of one thread of the script: few of them use CPU time in the background."""
 BUSY_SHARE = 0.2
 RESTING_SITES = 2
 """Maximum number of innermost frames in a pulse of a sleeping rank: a poll shows its loop and its wait."""
@@ -382,7 +384,19 @@ def _others_s(pulse: Pulse) -> float:
 
 
 def _other_threads_work(pulses: Sequence[Pulse]) -> bool:
-    return other_threads_share(pulses) > OTHERS_SHARE
+    """Whether threads beside the main one use CPU time, or would if the machine had a free core."""
+    return other_threads_share(pulses) > OTHERS_SHARE or _script_thread_works(pulses[-3:])
+
+
+def _script_thread_works(pulses: Sequence[Pulse]) -> bool:
+    """Whether a thread of the script works, by its own CPU time and by the samples in which it runs Python code."""
+    samples = sum(pulse.samples for pulse in pulses)
+    for thread in pulses[-1].threads:
+        same = [each for pulse in pulses for each in pulse.threads if each.name == thread.name]
+        used = _share(same[0].cpu_s, thread.cpu_s, pulses[0], pulses[-1])
+        if (used or 0.0) > THREAD_SHARE or sum(each.loops for each in same) > REPEATS_SHARE * samples > 0:
+            return True
+    return False
 
 
 def _moving(pulses: Sequence[Pulse]) -> str:
@@ -460,6 +474,8 @@ def asleep_s(pulses: Sequence[Pulse]) -> float:
 def _rested(before: Pulse, after: Pulse, same_stack: bool) -> bool:
     """Whether the main thread showed no work and used almost no CPU time between the pulses."""
     if (after.sites or 1) > RESTING_SITES or not before.hook or works(before, after):
+        return False
+    if after.state == "R":  # on an overloaded machine it gets no CPU time
         return False
     used = _share(before.cpu_s, after.cpu_s, before, after)
     return used is not None and used <= (DOZES_SHARE if same_stack else ASLEEP_SHARE)

@@ -20,7 +20,9 @@ def stack_from(frame: FrameType | None, most: int) -> list[list[Any]]:
     """Return [file, line, function] of a frame and its callers, innermost first."""
     stack: list[list[Any]] = []
     while frame is not None and len(stack) < most:
-        stack.append([frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name])
+        stack.append(
+            [frame.f_code.co_filename, frame.f_lineno or frame.f_code.co_firstlineno, frame.f_code.co_name]
+        )
         frame = frame.f_back
     return stack
 

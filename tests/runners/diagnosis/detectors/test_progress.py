@@ -148,6 +148,23 @@ def test_a_thread_that_computes_or_is_waited_for_excuses_it_for_five() -> None:
     assert only(beside(beside_workers, 200.0).hang()).severity == "note"
 
 
+@pytest.mark.parametrize(("loops", "share"), [(5, 0.0), (0, 0.08)])
+def test_a_thread_works_on_an_overloaded_machine_too(loops: int, share: float) -> None:
+    """It gets little CPU time, but the hook finds it in Python code."""
+
+    def starved(pulse: Pulse) -> Pulse:
+        used = (pulse.at - NOW + 1000.0) * share
+        thread = structs.replace(pulse.threads[0], cpu_s=used)
+        return structs.replace(pulse, process_s=used, threads=(thread,))
+
+    pulses = tuple(map(starved, of_thread([SPIN], loops, turns=0)))
+    assert only(beside(pulses, 60.0).hang()).severity == "note"
+
+
+def test_a_rank_that_is_ready_to_run_does_not_sleep() -> None:
+    assert quiet(beside(series(0, LOAD, enqueued=41, state="R"), 60.0).hang())
+
+
 CHECK = (Site("/job/train.py", 40, "ready"), Site("/job/train.py", 44, "hold"), *STEP)
 
 
