@@ -49,7 +49,7 @@ def _accelerate_notes(preset: Preset, values: Mapping[str, Any]) -> Iterator[str
     if preset.topology.nnodes > 1:
         yield "Pass --machine_rank, --main_process_ip and --main_process_port to accelerate launch on each machine."
     own = values.get("deepspeed_config")
-    if isinstance(own, Mapping) and "deepspeed_config_file" in own:
+    if preset.strategy.kind == "deepspeed" and isinstance(own, Mapping) and "deepspeed_config_file" in own:
         precision = accelerate.MIXED[preset.precision.param]
         yield (
             f"Write {accelerate.DEEPSPEED_FILE} by `distui presets show {preset.name} --format deepspeed`, and pass "

@@ -347,13 +347,12 @@ def _sizes(table: dict[str, Any], draft: Imported, kind: str) -> dict[str, Any]:
     """Import the sizes of `parallelism_config` as the mesh. The number of ranks decides dp_shard."""
     sizes = {name: whole(table.get(accelerate.size_key(name))) for name in accelerate.OF_MESH}
     for name, size in sizes.items():
-        if kind == "fsdp2" or name != "dp_replicate":
+        is_divided = size is not None and size > 1
+        if kind == "fsdp2" or (is_divided and name != "dp_replicate"):
             table.pop(accelerate.size_key(name), None)
-        if size is None or size < 2:
-            continue
-        if kind == "fsdp2":
+        if kind == "fsdp2" and is_divided:
             draft.put(f"mesh.{name}", size)
-        elif name != "dp_replicate":
+        elif is_divided and name != "dp_replicate":
             draft.notes.append(
                 f"{accelerate.size_key(name)} {size} is left out: a preset has mesh.{name} only with fsdp_version 2."
             )

@@ -150,6 +150,9 @@ def _strategy_notes(preset: Preset) -> Iterator[str]:
         yield f"Accelerate knows no number for strategy.reshard_after_forward: {number} is true."
     if strategy.kind == "fsdp1" and not strategy.limit_all_gathers:
         yield "Accelerate limits all-gathers regardless of strategy.limit_all_gathers."
+    sequence = accelerate.sequence_ranks(preset)
+    if sequence > 1:
+        yield f"Accelerate has {sequence} ranks share a sequence (sp_size): the mesh counts them as data-parallel ranks."
     if strategy.kind == "ddp":
         yield "Accelerate takes DDP's options (buckets, unused parameters) only from the script."
 

@@ -12,6 +12,7 @@ from typing import Any
 from .. import model
 from ..finding import PlanError
 from ..model import Preset
+from ..text_formats import whole
 from . import own_tables
 
 DEEPSPEED_FILE = "ds_config.json"
@@ -116,6 +117,12 @@ def _sizes(preset: Preset, world: int) -> dict[str, int]:
         return {}
     sizes["dp_shard"] = world // (math.prod(sizes.values()) * preset.mesh.pp)
     return {size_key(name): size for name, size in sizes.items()}
+
+
+def sequence_ranks(preset: Preset) -> int:
+    """Return the ranks that share a sequence by DeepSpeed's sequence parallelism, which the mesh does not have."""
+    own = preset.accelerate.get("parallelism_config")
+    return (whole(own.get(size_key("sp"))) or 1) if isinstance(own, Mapping) else 1
 
 
 _FIELDS = {

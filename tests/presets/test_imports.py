@@ -348,3 +348,16 @@ def test_deepspeeds_further_keys_do_not_contradict_a_field() -> None:
         PlanError, match=r"contradicts strategy\.stage, which makes it 2: set strategy\.stage"
     ):
         deepspeed.config(loaded.preset, "deepspeed")
+
+
+def test_ranks_that_share_a_sequence_below_deepspeed_are_noted() -> None:
+    source = """
+compute_environment: LOCAL_MACHINE
+distributed_type: DEEPSPEED
+num_processes: 8
+deepspeed_config: {zero_stage: 3}
+parallelism_config: {parallelism_config_sp_size: 4, parallelism_config_sp_backend: deepspeed}
+"""
+    plan = plan_of(read("a.yaml", source)[0])
+    assert plan.env["PARALLELISM_CONFIG_SP_SIZE"] == "4"
+    assert any("4 ranks share a sequence (sp_size)" in note for note in plan.notes)
