@@ -33,7 +33,7 @@ TOPICS = {
     "relay": "relaying",
     "ssh": "sshing",
     "slow": "delaying",
-    "nccl-lines": "nccl_lines",
+    "lines": "log_lines",
     "detectors": "detecting",
     "cluster": "clustering",
     "many": "crowds",
@@ -55,7 +55,10 @@ def options(argv: list[str]) -> argparse.Namespace:
     add("--write", action="store_true", help="also write docs/development/benchmarks.md")
     add("--before", metavar="COMMIT", help="compare the cockpit with that of an earlier commit")
     add(
-        "--nvitop", action="store_true", help="compare with nvitop, installed into a throw-away environment"
+        "--no-nvitop",
+        dest="nvitop",
+        action="store_false",
+        help="do not install nvitop into a throw-away environment to compare with it",
     )
     for name in (
         "launches",
@@ -85,7 +88,9 @@ def effort_of(found: argparse.Namespace) -> Effort:
     """What the options ask for."""
     base = QUICK if found.quick else Effort()
     names = {field.name for field in dataclasses.fields(Effort)}
-    asked = {name: value for name, value in vars(found).items() if name in names and value}
+    asked = {
+        name: value for name, value in vars(found).items() if name in names and value not in (None, "")
+    }
     return dataclasses.replace(base, **asked)
 
 

@@ -6,18 +6,20 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from . import machine
-from .counting import cpu_percents, together, watched
-from .figures import Row, Sample, limit_row
+from .counting import Cost, cpu_percents, together, watched
+from .figures import Row, Sample, limit_row, ratio_row, skipped
 from .options import Effort
 from .place import RANKS, NotReached, Place, a_place, wait_for
 from .terminal import Terminal
 
-CPU_GOAL, RSS_GOAL = 1.0, 60.0
+CPU_GOAL, RSS_GOAL = 0.5, 55.0
 GPUS = 8
+ROUNDS = 3
+"""Turns in which a peer is compared."""
 SETTLE_S = 8.0
 """After the start: imports, first samples, the ranks' own."""
 RIG = Path(__file__).parents[1] / "rigs" / "nvml"
@@ -82,7 +84,7 @@ def split(each: list[list[float]], names: Sequence[str]) -> str:
 
 
 def rows(effort: Effort) -> list[Row]:
-    """Agent and sampler alone; then with a viewer that follows; then nvitop."""
+    """Agent and sampler, and nvitop on the same GPUs, in turns."""
     with a_place() as place:
         place.env.update(fake_driver(place))
         start_light(place, "light")
@@ -90,25 +92,34 @@ def rows(effort: Effort) -> list[Row]:
         pids = agent_and_sampler(place.agent("light"))
         if len(pids) < 2:
             raise NotReached("the agent has no sampler")
-        sizes = [machine.memory(pids[0]) + machine.memory(pids[1])]
-        alone = cpu_percents(pids, effort.watch_s)
+        ours, theirs = list[list[list[float]]](), list[Cost]()
+        program = nvitop_program(place) if effort.nvitop else "nvitop was not asked for"
+        for _ in range(ROUNDS):
+            ours.append(cpu_percents(pids, effort.watch_s / ROUNDS))
+            if program.startswith("/"):
+                theirs.append(nvitop(place, program, effort.watch_s / ROUNDS))
         held = [machine.memory(pid) for pid in pids]
-        follower = place.start([str(Path(sys.executable).parent / "distui"), "events", "-f", "light"])
-        time.sleep(1)
-        followed = cpu_percents(pids, effort.watch_s / 2)
-        follower.terminate()
-        follower.wait(10)
-        peer = nvitop(place, effort)
-    names = ("agent", "sampler")
+    return list(compared(ours, theirs, held, program))
+
+
+def compared(
+    ours: list[list[list[float]]], theirs: list[Cost], held: list[machine.Memory], program: str
+) -> Iterator[Row]:
+    """CPU beside nvitop, and memory."""
+    names, what = ("agent", "sampler"), "agent + sampler, 8 GPUs, 8 ranks, 1 Hz: CPU beside nvitop"
+    each = [[value for turn in ours for value in turn[number]] for number in range(len(names))]
+    if theirs:
+        peer = Sample(tuple(value for cost in theirs for value in cost.cpu.values), "% of a core")
+        yield ratio_row(what, together(each), peer, CPU_GOAL, (f"Of it: {split(each, names)}.",))
+    else:
+        yield skipped(what, program, CPU_GOAL, f"≤ {CPU_GOAL:.2f} ×")
     both = held[0] + held[1]
-    rss = Sample(tuple(one.rss / machine.MIB for one in (*sizes, both)), "MiB", 1)
-    parts = tuple(f"{name}: {one}" for name, one in zip(names, held, strict=True))
-    return [
-        limit_row("agent + sampler, 8 GPUs, 8 ranks, 1 Hz: CPU", together(alone), CPU_GOAL, peer[0],
-                  (f"Of it: {split(alone, names)}.",)),
-        limit_row("the same with a viewer", together(followed), CPU_GOAL, "", (f"Of it: {split(followed, names)}.",)),
-        limit_row("agent + sampler: memory (RSS)", rss, RSS_GOAL, peer[1], (f"{'; '.join(parts)}; together {both}.",)),
-    ]  # fmt: skip
+    parts = "; ".join(f"{name}: {one}" for name, one in zip(names, held, strict=True))
+    peer_memory = f"nvitop: {theirs[-1].memory.rss / machine.MIB:.1f} MiB" if theirs else ""
+    rss = Sample((both.rss / machine.MIB,), "MiB", 1)
+    yield limit_row(
+        "agent + sampler: memory (RSS)", rss, RSS_GOAL, peer_memory, (f"{parts}; together {both}.",)
+    )
 
 
 def nvitop_program(place: Place) -> str:
@@ -132,14 +143,9 @@ def nvitop_env(place: Place) -> dict[str, str]:
     return {**place.env, "LD_LIBRARY_PATH": os.path.dirname(place.env["DISTUI_NVML_LIBRARY"])}
 
 
-def nvitop(place: Place, effort: Effort) -> tuple[str, str]:
-    """CPU and memory of `nvitop` at 1 Hz on the same fake GPUs; empty where it is not wanted."""
-    if not effort.nvitop:
-        return "", ""
-    program = nvitop_program(place)
-    if not program.startswith("/"):
-        return program, ""
+def nvitop(place: Place, program: str, seconds: float) -> Cost:
+    """What nvitop uses at 1 Hz on the same fake GPUs."""
     with Terminal([program, "--interval", "1"], nvitop_env(place), (40, 120)) as terminal:
+        terminal.until("nvitop", lambda text: "MEM" in text and "Traceback" not in text, 60)
         terminal.rest(5)
-        cost = watched(terminal, effort.watch_s / 2)
-    return f"nvitop: {cost.cpu}", f"nvitop: {cost.memory.rss / machine.MIB:.1f} MiB"
+        return watched(terminal, seconds)

@@ -1,32 +1,36 @@
-"""The cockpit in a real terminal: first paint, keys, CPU."""
+"""The cockpit in a real terminal: first paint, keys, CPU; beside it a Textual application without distui."""
 
 from __future__ import annotations
 
-import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from . import machine
 from .agents import (
+    ROUNDS,
     SETTLE_S,
     agent_and_sampler,
     fake_driver,
-    nvitop_env,
+    nvitop,
     nvitop_program,
     show_ranks,
     split,
     start_light,
 )
+from .bare_app import PANES as BARE_COUNT
+from .bare_app import TITLE
 from .counting import Cost, watched
-from .figures import Row, Sample, limit_row, ratio_row, skipped
+from .figures import Row, Sample, ratio_row, skipped, tail_row
 from .options import Effort
 from .place import BIN, Place, a_place
 from .terminal import Terminal
 
-KEY_GOAL, CPU_GOAL, PAINT_GOAL, PAINT_CPU_GOAL, BESIDE_GOAL = 50.0, 1.0, 400.0, 350.0, 1.0
-ROUNDS = 3
-"""Turns in which a peer is compared."""
+KEY_GOAL, CPU_GOAL, PAINT_GOAL, BESIDE_GOAL = 1.5, 1.0, 1.3, 1.2
+"""All beside a bare Textual application; the last beside nvitop."""
+BARE = [sys.executable, str(Path(__file__).parent / "bare_app.py")]
 SIZE = (40, 120)
 LARGE = (60, 200)
 TITLES = ("GPU utilisation", "GPU memory", "GPU power", "GPU temperature", "time per step")
@@ -38,6 +42,8 @@ PANES: Steps = (
     ("1", lambda text: "[1 Overview]" in text and "FOLLOW" in text),
 )
 """Another screen and back."""
+BARE_PANES: Steps = tuple((key, lambda text, key=key: bare_page(text, key)) for key in "21")  # type: ignore[misc]
+"""The same of the bare application."""
 METRICS: Steps = tuple(("m", lambda text, title=title: title in text) for title in (*TITLES[1:], TITLES[0]))  # type: ignore[misc]
 """The next metric of the map of GPUs, which runs of many ranks have."""
 
@@ -45,6 +51,18 @@ METRICS: Steps = tuple(("m", lambda text, title=title: title in text) for title 
 def painted(text: str) -> bool:
     """Content, not only a frame: the run's name, its GPUs, and a rank that steps."""
     return "light" in text and "─ GPUs" in text and "▶ step" in text
+
+
+def bare_page(text: str, page: str = "1") -> bool:
+    """All panes of a page of the bare application."""
+    return text.count(TITLE.format(page)) == BARE_COUNT
+
+
+def bare_paint(place: Place) -> tuple[float, float]:
+    """The bare application's `first_paint`."""
+    with Terminal(BARE, place.env, SIZE) as terminal:
+        wall = terminal.until("the bare application", bare_page, 60) - terminal.began
+        return 1000 * wall, 1000 * machine.cpu_s(terminal.pid)
 
 
 def first_paint(
@@ -69,9 +87,7 @@ def key_times(terminal: Terminal, count: int, steps: Steps = PANES) -> list[floa
 
 def beside(place: Place, effort: Effort) -> list[Row]:
     """Agent, sampler and a cockpit with curves, and nvitop on the same simulated GPUs, in turns."""
-    program = nvitop_program(place) if effort.nvitop else ""
-    if not effort.nvitop:
-        return []
+    program = nvitop_program(place) if effort.nvitop else "nvitop was not asked for"
     what = "agent + sampler + cockpit with curves, 120×40, 8 GPUs, 8 ranks: CPU beside nvitop"
     if not program.startswith("/"):
         return [skipped(what, program, BESIDE_GOAL, f"≤ {BESIDE_GOAL:.2f} ×")]
@@ -82,17 +98,11 @@ def beside(place: Place, effort: Effort) -> list[Row]:
             terminal.until("the run", painted)
             terminal.rest(5)
             ours.append(watched(terminal, effort.watch_s / ROUNDS, pids))
-        with Terminal([program, "--interval", "1"], nvitop_env(place), SIZE) as terminal:
-            terminal.until("nvitop", lambda text: "MEM" in text and "Traceback" not in text, 60)
-            terminal.rest(5)
-            theirs.append(watched(terminal, effort.watch_s / ROUNDS))
-            if "MEM" not in terminal.text() or "Traceback" in terminal.text():
-                return [skipped(what, f"nvitop shows {terminal.text()[:200]!r}", BESIDE_GOAL)]
+        theirs.append(nvitop(place, program, effort.watch_s / ROUNDS))
     each = [[value for cost in ours for value in cost.each[number]] for number in range(1 + len(pids))]
     note = (
         f"Of it: {split(each, ('cockpit', 'agent', 'sampler'))}; to the terminal "
-        f"{_median(cost.bytes.median for cost in ours):.1f} kB/s, nvitop "
-        f"{_median(cost.bytes.median for cost in theirs):.1f}."
+        f"{_rate(ours):.1f} kB/s, nvitop {_rate(theirs):.1f}."
     )
     return [ratio_row(what, _all(ours), _all(theirs), BESIDE_GOAL, (note,))]
 
@@ -101,46 +111,43 @@ def _all(costs: list[Cost]) -> Sample:
     return Sample(tuple(value for cost in costs for value in cost.cpu.values), "% of a core")
 
 
-def _median(values: Iterable[float]) -> float:
-    return statistics.median(values)
-
-
-def htop(place: Place, seconds: float) -> str:
-    """The same of htop at 1 Hz, where it is installed."""
-    path = shutil.which("htop")
-    if path is None:
-        return "htop is not installed here"
-    with Terminal([path, "-d", "10"], place.env, SIZE) as terminal:
-        terminal.rest(2)
-        cost = watched(terminal, seconds)
-    return f"htop: {cost.cpu}, {cost.bytes.median:.1f} kB/s"
+def _rate(costs: Iterable[Cost]) -> float:
+    """Median of the bytes to the terminal, in kB/s."""
+    return statistics.median(cost.bytes.median for cost in costs)
 
 
 def paint_rows(place: Place, effort: Effort) -> Iterator[Row]:
-    """First paint, after one that is not counted: files are not in the page cache yet."""
+    """First paint in turns, after one of each that is not counted: files are not in the page cache yet."""
     first_paint(place)
-    paints = [first_paint(place) for _ in range(effort.paints)]
-    walls, cpus = zip(*paints, strict=True)
-    yield limit_row("cockpit: first paint", Sample(walls, "ms", 0), PAINT_GOAL)
-    yield limit_row("cockpit: first paint, CPU", Sample(cpus, "ms", 0), PAINT_CPU_GOAL)
+    bare_paint(place)
+    pairs = [(first_paint(place), bare_paint(place)) for _ in range(effort.paints)]
+    for number, what in enumerate(("cockpit: first paint", "cockpit: first paint, CPU")):
+        ours, theirs = (Sample(tuple(pair[who][number] for pair in pairs), "ms", 0) for who in (0, 1))
+        yield ratio_row(what, ours, theirs, PAINT_GOAL)
 
 
 def run_rows(place: Place, effort: Effort) -> Iterator[Row]:
     """Keys and CPU of a cockpit that runs."""
     for size in (SIZE, LARGE):
-        with Terminal([str(BIN / "distui"), "attach", "light"], place.env, size) as terminal:
-            terminal.until("the run", painted)
-            terminal.rest(3)
-            cost = watched(terminal, effort.watch_s)
-            keys = key_times(terminal, effort.keys, PANES) if size == SIZE else []
-        if keys:
-            slowest = f"The slowest of {len(keys)}: {max(keys):.0f} ms."
-            what = "cockpit: key to another screen"
-            yield limit_row(what, Sample(tuple(keys), "ms", 1), KEY_GOAL, "", (slowest,))
-        where = f"cockpit, 8 GPUs, 8 ranks, {size[1]}×{size[0]}: CPU"
-        note = f"{cost.memory}; {cost.bytes.median:.1f} kB/s to the terminal."
-        peer = htop(place, effort.watch_s / 2) if size == SIZE else ""
-        yield limit_row(where, cost.cpu, CPU_GOAL, peer, (note,))
+        ours, theirs, keys, bare_keys = list[Cost](), list[Cost](), list[float](), list[float]()
+        for _ in range(ROUNDS):
+            with Terminal([str(BIN / "distui"), "attach", "light"], place.env, size) as terminal:
+                terminal.until("the run", painted)
+                terminal.rest(3)
+                ours.append(watched(terminal, effort.watch_s / ROUNDS))
+                keys += key_times(terminal, effort.keys // ROUNDS, PANES)
+            with Terminal(BARE, place.env, size) as terminal:
+                terminal.until("the bare application", bare_page)
+                terminal.rest(3)
+                theirs.append(watched(terminal, effort.watch_s / ROUNDS))
+                bare_keys += key_times(terminal, effort.keys // ROUNDS, BARE_PANES)
+        where = f"cockpit, 8 GPUs, 8 ranks, {size[1]}×{size[0]}"
+        note = (
+            f"{ours[-1].memory}; {_rate(ours):.1f} kB/s to the terminal, the bare one {_rate(theirs):.1f}."
+        )
+        yield ratio_row(f"{where}: CPU", _all(ours), _all(theirs), CPU_GOAL, (note,))
+        yield tail_row(f"{where}: key to another screen", Sample(tuple(keys), "ms", 0),
+                       Sample(tuple(bare_keys), "ms", 0), KEY_GOAL)  # fmt: skip
 
 
 def rows(effort: Effort) -> Iterator[Row]:

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from . import machine
-from .cockpits import LARGE, ROUNDS, key_times
+from .agents import ROUNDS
+from .cockpits import LARGE, key_times
 from .counting import watched
 from .figures import Row, Sample, interval, ratio_row
 from .options import Effort

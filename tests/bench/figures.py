@@ -82,6 +82,20 @@ def ratio_row(what: str, ours: Sample, peer: Sample, goal: float, notes: tuple[s
     return Row(what, str(ours), str(peer), ratio, f"{ratio:.2f} ×", goal, f"≤ {goal:.2f} ×", notes)
 
 
+def tail_row(what: str, ours: Sample, peer: Sample, goal: float) -> Row:
+    """A row whose goal is a ratio of two 95th percentiles."""
+    high, other = late(ours.values), late(peer.values)
+    notes = (f"95th percentiles: {high:.0f} and {other:.0f} {ours.unit}.",)
+    return Row(
+        what, str(ours), str(peer), high / other, f"{high / other:.2f} ×", goal, f"≤ {goal:.2f} ×", notes
+    )
+
+
+def late(values: Sequence[float]) -> float:
+    """95th percentile."""
+    return statistics.quantiles(values, n=20, method="inclusive")[-1]
+
+
 def limit_row(
     what: str, ours: Sample, goal: float | None, peer: str = "", notes: tuple[str, ...] = ()
 ) -> Row:

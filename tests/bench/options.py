@@ -34,7 +34,7 @@ class Effort:
     """Commands and their answers over a slow link, in each state of it."""
     before: str = ""
     """Earlier commit whose cockpit is compared."""
-    nvitop: bool = False
+    nvitop: bool = True
     """Install nvitop into a throw-away environment and measure it too."""
 
 
