@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ..finding import Finding, Severity
 from ..spelling import nearest
 from .launcher_calls import LauncherCall, ShellText
-from .lint_rules import case
+from .lint_rules import case, issue
 from .shell import names_in
 from .slurm import Batch, Directive, launch_words, read_batch
 from .surroundings import Surroundings
@@ -28,6 +28,8 @@ def check_lines(script: ShellText, around: Surroundings) -> Iterator[Finding]:
         yield from _directives(script.text, around)
     yield from _broken(script, around)
     yield from _unset(script, around)
+    for call in script.launches:
+        yield from _foreign(call, around)
 
 
 def _directives(text: str, around: Surroundings) -> Iterator[Finding]:
@@ -122,6 +124,19 @@ def _uses(call: LauncherCall) -> Iterator[tuple[str, str, int]]:
                 yield name, option, word.line
         if word.text.endswith(".py"):
             return
+
+
+def _foreign(call: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+    """Report options before the script that belong to another launcher."""
+    names = launch_words()["foreign"].get(call.program, {}) if call.program != "torchrun" else {}
+    for word in call.words:
+        if word.text.endswith(".py") or word.text in ("-m", "--module", "--"):
+            return
+        name = word.text.partition("=")[0]
+        plain = name.lstrip("-").replace("-", "_")
+        if name.startswith("--") and plain in names:
+            text = f"{call.program} has no option {name} and ends with an error."
+            yield issue("L3", around.at(word.line), text, value=name, near=f"--{names[plain]}")
 
 
 def _has_default(name: str, text: str) -> bool:

@@ -159,6 +159,8 @@ def _lightning(launch: Launch, given: Mapping[str, Word]) -> Iterator[Finding]:
     ):
         option = next((key for key in (f"trainer.{name}", f"trainer.strategy.{name}") if key in given), "")
         number = _number(given, option) if option else None
+        if option and name == "devices" and given[option].text in ("-1", "auto"):
+            number = launch.site.gpus
         if number and count and number != count:
             text = f"{option} is {number}, and srun starts {count} {what}: Lightning refuses that."
             yield issue("L35", launch.around.at(given[option].line), text, value=f"{option}={number}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ..finding import Finding, Severity
+from ..text_formats import whole
 from .launch_sites import PER_TASK, Expansion, Launch, visible_devices
 from .launcher_calls import Setting, ShellText
 from .lint_rules import LOCAL_ADDRESS, case, issue
@@ -31,6 +32,7 @@ DRAWN = re.compile(r"^RANDOM$|^SRANDOM$|^\((shuf|uuidgen|date)$")
 """Variables and programs with another value in each shell."""
 FALLBACK = re.compile(r"scontrol.*\|\|\s*echo\s+[\"']?(localhost|127\.0\.0\.1|\$\(hostname\)|\$HOSTNAME)")
 NODE_LIST = re.compile(r"\$\{?SLURM_(JOB_|STEP_)?NODELIST\}?")
+LAST_NODE = re.compile(r"(NODELIST|NODE_IPS).*\|\s*tail\s+(-n\s*)?-?1\b")
 WHOLE_LIST = re.compile(r"\$\(\s*scontrol\s+show\s+hostnames?\s*[^|)]*\)")
 
 
@@ -43,9 +45,9 @@ def check_launch(launch: Launch) -> Iterator[Finding]:
 def _first_node_only(launch: Launch) -> Iterator[Finding]:
     """Report a launch for several nodes in a batch script, outside of a step."""
     batch, site, program = launch.around.batch, launch.site, launch.call.program
-    if batch is None or site.on_each or site.remote or program not in ("torchrun", "accelerate"):
+    if batch is None or site.on_each or site.remote or program not in ("torchrun", "accelerate", "python"):
         return
-    if _spreads(launch.script):
+    if _spreads(launch.script) or launch.call.command.is_conditional:
         return
     told, nodes = launch.told_nodes(), batch.nodes
     by_step = re.search(r"SLURM_(STEP_|PROCID|NODEID|LOCALID)", launch.script.text) is not None
@@ -54,10 +56,15 @@ def _first_node_only(launch: Launch) -> Iterator[Finding]:
         severity: Severity = "warning" if by_step else "error"
         file = launch.around.file or "FILE"
         yield case("L56", name, launch.where, severity=severity, program=program, nodes=told, file=file)
-    elif told == 1 and nodes and nodes > 1:
+    elif told == 1 and nodes and nodes > 1 and _is_last(launch):
         yield case(
             "L56", "idle", launch.where, severity="warning", program=program, nodes=nodes, others=nodes - 1
         )
+
+
+def _is_last(launch: Launch) -> bool:
+    """Return True if nothing else starts after a launch, so that it is the training."""
+    return all(call.line <= launch.call.line for call in launch.script.started)
 
 
 def _spreads(script: ShellText) -> bool:
@@ -402,13 +409,61 @@ def _bad_address(text: str, launch: Launch) -> str:
         return f"{value} is the compressed list of all nodes (node[01-04]), not the name of one."
     if WHOLE_LIST.fullmatch(value) and several:
         return "scontrol show hostnames prints all nodes, one a line: this is not the name of one."
+    if value.startswith(("$SLURM_SUBMIT_HOST", "${SLURM_SUBMIT_HOST")):
+        return "SLURM_SUBMIT_HOST is the machine where sbatch was called, not a node of the job."
+    if value in ("$SKYPILOT_NODE_IPS", "${SKYPILOT_NODE_IPS}") and launch.around.nnodes != 1:
+        return "SKYPILOT_NODE_IPS holds the addresses of all nodes, one a line: this is not the address of one."
+    is_static = launch.call.program == "torchrun" and launch.options.literal("rdzv-backend") in (
+        "",
+        "static",
+    )
+    if is_static and "rdzv-endpoint" not in launch.options.values and LAST_NODE.search(value):
+        return "This is the address of the last node, and node 0 is the first one."
     is_plain = launch.call.program == "python" and launch.site.nodes not in (None, 1)
     if is_plain and LOCAL_ADDRESS.fullmatch(value):
         return f"On each node {value} means that node itself."
     return ""
 
 
+def _world_size(launch: Launch) -> Iterator[Finding]:
+    """Report WORLD_SIZE if it is another number than that of the tasks."""
+    setting, copies = launch.script.setting("WORLD_SIZE"), launch.site.copies
+    if launch.call.program != "python" or launch.site.step is None or setting is None or not copies:
+        return
+    size = whole(launch.script.values.get("WORLD_SIZE", ""))
+    if size and size != copies and setting.exported and setting.line < launch.call.line:
+        text = f"WORLD_SIZE is {size}, and srun starts {copies} tasks."
+        yield issue("L35", launch.around.at(setting.line), text, value=f"WORLD_SIZE={size}")
+
+
+def _image(launch: Launch) -> Iterator[Finding]:
+    """Report an image that is started without the GPUs."""
+    words = [word.text for word in launch.call.before]
+    names = [word.rpartition("/")[2] for word in words]
+    for program, (verbs, switches) in IMAGE_SWITCHES.items():
+        if program not in names:
+            continue
+        begin = names.index(program)
+        options = words[begin + 1 :]
+        if not verbs & set(options) or any("$" in word for word in options) or launch.is_on_cpu:
+            continue
+        if not any(option.startswith(switches) for option in options):
+            shown = " or ".join(switches[:2])
+            yield case("L73", "gpus", launch.where, value=program, program=program, option=shown)
+
+
+IMAGE_SWITCHES: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
+    "singularity": (frozenset({"exec", "run"}), ("--nv", "--rocm", "--nvccli")),
+    "apptainer": (frozenset({"exec", "run"}), ("--nv", "--rocm", "--nvccli")),
+    "docker": (frozenset({"run"}), ("--gpus", "--runtime", "--device")),
+    "podman": (frozenset({"run"}), ("--device", "--gpus", "--hooks-dir")),
+}
+"""Program → the verbs that start a command, and the options that bring GPUs into the image."""
+
+
 RULES = (
+    _world_size,
+    _image,
     _first_node_only,
     _several_per_node,
     _expanded_once,

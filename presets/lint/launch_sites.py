@@ -19,6 +19,8 @@ PER_TASK = re.compile(
     r"|(OMPI_COMM_WORLD|MV2_COMM_WORLD|MPI)_(LOCAL)?RANK|PMIX?_(LOCAL_)?RANK"
 )
 """Variables that differ between the tasks of a step."""
+PYTHON_NODES = ("num_nodes", "nnodes", "trainer.num_nodes", "num_machines", "trainer.nnodes")
+"""Options of training scripts for the number of nodes."""
 MOST_DEEP = 4
 """Most variables that hold one another to follow."""
 
@@ -70,6 +72,12 @@ class Launch:
         return self.around.at(self.call.line)
 
     @property
+    def is_on_cpu(self) -> bool:
+        """Return True if the words of the launch say that it needs no GPU."""
+        words = [word.text for word in self.call.words]
+        return "--cpu" in words or "gloo" in " ".join(words) or self.around.gpus == 0
+
+    @property
     def is_deepspeed(self) -> bool:
         return self.call.program == "deepspeed"
 
@@ -94,8 +102,11 @@ class Launch:
             if word is None:
                 return whole(self.config_text("num_machines"))
             return whole(word.text) or self._counted(word)
-        word = self.flags.get("num_nodes")
-        return whole(word.text) if word else None
+        names = ("num_nodes",) if self.is_deepspeed else PYTHON_NODES
+        word = next((self.flags[name] for name in names if name in self.flags), None)
+        if word is None:
+            return None if self.is_deepspeed else 1
+        return whole(word.text) or self._counted(word)
 
     def told_ranks(self) -> int | None:
         """Return the number of ranks that one copy starts, 0 for one per GPU, or None if it is unknown."""

@@ -98,7 +98,7 @@ def _settings(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     yield from lint_rules.check_all(env, lambda name: around.at(named[name].line), around.nnodes)
     for var in script.settings:
         yield from lint_rules.in_plain_text(var.name, var.value, around.at(var.line))
-        if var.name == "MASTER_PORT" and var.value == DEFAULT_PORT and not around.is_task:
+        if var.name == "MASTER_PORT" and var.value == DEFAULT_PORT and not around.owns_nodes:
             text = f"Port {var.value} is the default of every job: a second job on the node does not start."
             yield issue("L22", around.at(var.line), text, value=f"{var.name}={var.value}")
 
@@ -193,12 +193,13 @@ def _accelerate(launch: Launch, around: Surroundings) -> Iterator[Finding]:
             yield from total_of_machines(total, nodes, around.gpus, where)
         else:
             yield from ranks_of_node(total, around, where, "--num_processes")
-    if machines is not None and machines > 1:
-        yield from _same_machine(flags, around)
+    if (launch.told_nodes() or 1) > 1:
+        yield from _same_machine(launch, around)
 
 
-def _same_machine(flags: Mapping[str, Word], around: Surroundings) -> Iterator[Finding]:
+def _same_machine(launch: Launch, around: Surroundings) -> Iterator[Finding]:
     """Report options that make each of several machines the first one."""
+    flags = launch.flags
     rank, address = flags.get("machine_rank"), flags.get("main_process_ip")
     if rank is not None and rank.text.isdecimal() and around.is_task:
         text = f"Every node runs this line, so each takes itself for machine {rank.text}."
@@ -206,6 +207,19 @@ def _same_machine(flags: Mapping[str, Word], around: Surroundings) -> Iterator[F
     if address is not None and LOCAL_ADDRESS.fullmatch(address.text):
         text = f"On each node {address.text} means that node itself."
         yield issue("L38", around.at(address.line), text, value=f"--main_process_ip {address.text}")
+    if rank is not None or not around.is_task or flags.keys() & {"rdzv_backend", "rdzv_conf"}:
+        return
+    config = launch.config()
+    text = "Without --machine_rank each node takes itself for machine 0."
+    remedy = "Add --rdzv_backend c10d, or --machine_rank, which each node expands for itself."
+    if config is not None:
+        if config.text("rdzv_backend") not in ("", "static") or config.get("machine_rank") is None:
+            return
+        number = launch.config_text("machine_rank")
+        text = f"Every node reads machine_rank {number} from this file, and takes itself for that."
+    elif "config_file" in flags:
+        return
+    yield issue("L38", around.at(launch.call.line), text, value="--machine_rank", remedy=remedy)
 
 
 def total_of_machines(total: int, machines: int, gpus: int | None, where: str) -> Iterator[Finding]:

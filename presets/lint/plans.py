@@ -37,10 +37,12 @@ def lint_plan(
     *,
     source: str | bytes | None = None,
     beside: Mapping[str, str | bytes | None] | None = None,
+    ran_on_one_node: bool | None = None,
 ) -> list[Finding]:
     """Check the plan of a request, and return the worst findings first. Never raises.
 
     `source`: the script's text. `beside`: its imported files from the same folder, None for files that are too large.
+    `ran_on_one_node`: True if an earlier run of the script was on one node, None if that is unknown.
     """
     preset, seen = loaded.preset, _seen(source)
     findings = [
@@ -53,6 +55,7 @@ def lint_plan(
         *_script(plan, loaded, source, beside or {}, seen),
         *_model_sizes(plan, preset, source, beside or {}),
         *_parallel_sizes(plan),
+        *_first_launch(plan, ran_on_one_node),
     ]
     if request.through_sky and request.task is None:
         findings += [*_cloud(plan, request), *_path(plan, source), *_spot(request, seen)]
@@ -68,6 +71,16 @@ def refusal(message: str) -> Finding:
     else:
         id = "L19"
     return issue(id, "", sentence(message), remedy="")
+
+
+def _first_launch(plan: Plan, ran_on_one_node: bool | None) -> Iterator[Finding]:
+    """Report the first launch of a script if it is on several nodes."""
+    if plan.nnodes > 1 and ran_on_one_node is False:
+        facts = {"script": PurePath(_script_path(plan)).name, "nodes": plan.nnodes}
+        command = f"`distui launch {plan.preset} -- {facts['script']}` for a few steps"
+        yield lint_rules.case(
+            "L71", "first", "topology.nnodes", value=str(plan.nnodes), command=command, **facts
+        )
 
 
 def _environment(plan: Plan, loaded: Loaded, seen: script.ScriptContents | None) -> Iterator[Finding]:

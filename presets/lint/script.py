@@ -135,6 +135,7 @@ def check(source: str | bytes, file: str, facts: ScriptFacts | None = None) -> l
         _without_gpu,
         _global_rank,
         _old,
+        _not_sharded,
         _never_imported,
     )
     return once(finding for rule in rules for finding in rule(seen, file, facts))
@@ -277,6 +278,15 @@ def _inside(node: ast.expr, assigned: Assigned) -> ast.expr | None:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "int":
         return node.args[0] if len(node.args) == 1 else None
     return None
+
+
+def _not_sharded(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:
+    """Report FSDP1 with NO_SHARD."""
+    for node in seen.script.tree.of(ast.Attribute):
+        if node.attr == "NO_SHARD":
+            text = "NO_SHARD keeps everything on every GPU, as DDP does, and is slower."
+            yield issue("L42", f"{file}:{node.lineno}", text, value="ShardingStrategy.NO_SHARD")
+            return
 
 
 def _old(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Finding]:

@@ -35,5 +35,11 @@ class Surroundings:
     opened: tuple[str, ...] = ()
     """The files through which this text is started, the first one first."""
 
+    @property
+    def owns_nodes(self) -> bool:
+        """Return True if no other job can be on the nodes."""
+        is_whole = self.batch is not None and self.batch.takes_whole_nodes
+        return is_whole or (self.is_task and self.batch is None)
+
     def at(self, line: int) -> str:
         return f"{self.file}:{line}" if self.file else f"line {line}"

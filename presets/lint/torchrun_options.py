@@ -13,6 +13,7 @@ from ..spelling import nearest
 from ..text_formats import whole
 from .lint_rules import issue
 from .shell import Word
+from .slurm import launch_words
 
 
 @dataclass(slots=True)
@@ -123,6 +124,7 @@ def _spellings() -> list[tuple[str, str]]:
 def unknown_option(name: str, where: str) -> Finding:
     """Report an option that torchrun does not have, with the most similar one."""
     plain = name.lstrip("-").partition("=")[0].replace("_", "-")
-    near = nearest(plain, sorted(known_options().all), 0.7)
+    right = launch_words()["foreign"]["torchrun"].get(plain.replace("-", "_"), "")
+    near = right or nearest(plain, sorted(known_options().all), 0.7)
     text = f"torchrun has no option {name} and ends with an error."
     return issue("L3", where, text, value=name, near=near and f"--{near}")

@@ -12,6 +12,8 @@ from .shell import Word
 from .surroundings import Surroundings
 from .torchrun_options import Options, read_options, unknown_option
 
+DEFAULT_RENDEZVOUS_PORT = "29400"
+"""torchrun's port for c10d."""
 STATIC_ONLY = ("node-rank", "master-addr", "master-port")
 """Options that the c10d and etcd rendezvous ignore."""
 
@@ -95,14 +97,13 @@ def ranks_of_node(ranks: int, around: Surroundings, where: str, option: str) -> 
 
 
 def _port(options: Options, around: Surroundings) -> Iterator[Finding]:
-    if around.is_task:
+    if around.owns_nodes:
         return
     for name in ("master-port", "rdzv-endpoint"):
         text = options.literal(name)
-        if text == DEFAULT_PORT or text.endswith(f":{DEFAULT_PORT}"):
-            why = (
-                f"Port {DEFAULT_PORT} is the default of every job: a second job on the node does not start."
-            )
+        port = text.rpartition(":")[2]
+        if port in (DEFAULT_PORT, DEFAULT_RENDEZVOUS_PORT):
+            why = f"Port {port} is the default of every job: a second job on the node does not start."
             yield issue("L22", around.at(options.values[name].line), why, value=f"--{name} {text}")
             return
 

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from ...presets.finding import Finding, worst_first
 from ...presets.lint import lint_command, lint_plan, lint_task
 from ...presets.load import load
@@ -13,8 +15,12 @@ from ...presets.model import Loaded, Preset
 from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.text_formats import MOST_BYTES
-from ..run import file_io, machine
+from ..run import file_io, machine, run_directories
+from ..run.errors import RunError
 from .prepared import script_texts
+
+MOST_RUNS = 100
+"""Most runs to search for an earlier one of a script."""
 
 
 def findings(plan: Plan, request: Request) -> list[Finding]:
@@ -28,7 +34,34 @@ def findings(plan: Plan, request: Request) -> list[Finding]:
         without_preset = Loaded(preset=Preset(name=""))
         return worst_first([*hits, *lint_plan(plan, without_preset, request)])
     texts, loaded = script_texts(request), load(request.preset, request.overrides)
-    return lint_plan(plan, loaded, request, source=texts["script_source"], beside=texts["script_beside"])
+    return lint_plan(
+        plan,
+        loaded,
+        request,
+        source=texts["script_source"],
+        beside=texts["script_beside"],
+        ran_on_one_node=ran_on_one_node(request.script or "") if plan.nnodes > 1 else None,
+    )
+
+
+def ran_on_one_node(script: str) -> bool:
+    """Return True if one of the newest runs had this script, by its name, on one node."""
+    try:
+        single = [entry for entry in run_directories.entries() if entry.record.nnodes == 1]
+    except RunError:
+        return True  # unknown: nothing is said
+    name = Path(script).name
+    for entry in single[:MOST_RUNS]:
+        plan = file_io.document_or_none(entry.path / run_directories.PLAN_FILE, _Command)
+        if plan is not None and any(Path(word).name == name for word in plan.command):
+            return True
+    return False
+
+
+class _Command(Struct, frozen=True):
+    """The command of a plan."""
+
+    command: list[str] = field(default_factory=list)
 
 
 def command_findings(command: tuple[str, ...]) -> list[Finding]:

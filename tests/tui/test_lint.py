@@ -84,10 +84,10 @@ def test_nothing_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("ddp --set batch.micro=3 --set batch.total=7 --nproc-per-node 2 -- train.py", [("L17", "")]),
         ("tp --nproc-per-node 3 -- train.py", [("L18", "")]),
         ("ddp --nproc-per-node gpu -- train.py", [("L19", "")]),
-        ("ddp --on aws --gpus H100:8 --nnodes 2 -- train.py", [("L21", "--network-tier")]),
+        ("ddp --on aws --gpus H100:8 --nnodes 2 -- train.py", [("L21", "--network-tier"), ("L71", "topology.nnodes")]),
         (
             "ddp --on aws --gpus H100:8 --nnodes 2 --network-tier best --managed -- train.py",
-            [("L12", "--managed")],
+            [("L12", "--managed"), ("L71", "topology.nnodes")],
         ),
         ("ddp --on aws --gpus H100:8 --spot -- train.py", [("L37", "--spot")]),
         ("tp --on aws --gpus H100:3 -- train.py", [("L18", "")]),

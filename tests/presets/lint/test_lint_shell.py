@@ -14,6 +14,7 @@ from distui.presets.lint.shell import MOST_TEXT, read_commands
 from distui.presets.lint.surroundings import Surroundings
 
 STATIC = "torchrun --nnodes=2 --nproc-per-node=8 --node-rank=$RANK --master-addr=$HEAD --master-port=8008 train.py"
+ACCELERATE = "accelerate launch --rdzv_backend c10d"
 C10D = "torchrun --nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=$HEAD:8008 --rdzv-id=7 train.py"
 
 CASES: list[tuple[str, str, str]] = [
@@ -70,16 +71,18 @@ def test_a_rule_and_its_twin(id: str, bad: str, good: str) -> None:
 NODES = Surroundings(file="run.sh", nnodes=2, gpus=8, is_task=True)
 
 ON_NODES: list[tuple[str, str, str, str]] = [
-    ("L2", "error", "accelerate launch --num_machines 2 --num_processes 8 t.py",
-     "accelerate launch --num_machines 2 --num_processes 16 t.py"),
+    ("L2", "error", f"{ACCELERATE} --num_machines 2 --num_processes 8 t.py",
+     f"{ACCELERATE} --num_machines 2 --num_processes 16 t.py"),
     ("L35", "error", STATIC.replace("nnodes=2", "nnodes=4"), STATIC),
     ("L35", "error", C10D.replace("node=8", "node=16"), C10D),
     ("L35", "warning", C10D.replace("node=8", "node=4"), C10D.replace("node=8", "node=gpu")),
     ("L35", "warning", C10D.replace("--nproc-per-node=8", ""), C10D.replace("--nproc-per-node=8", "$OPTIONS")),
     ("L35", "error", "torchrun --nproc-per-node=8 train.py", C10D.replace("nnodes=2", "nnodes=$SKYPILOT_NUM_NODES")),
     ("L66", "error", "deepspeed --num_gpus 8 t.py", "deepspeed --no_ssh --node_rank $R t.py"),
-    ("L35", "error", "accelerate launch --num_machines 4 --num_processes 32 t.py",
-     "accelerate launch --num_machines 2 --num_processes 16 t.py"),
+    ("L35", "error", f"{ACCELERATE} --num_machines 4 --num_processes 32 t.py",
+     f"{ACCELERATE} --num_machines 2 --num_processes 16 t.py"),
+    ("L38", "error", "accelerate launch --num_machines 2 --num_processes 16 t.py",
+     f"{ACCELERATE} --num_machines 2 --num_processes 16 t.py"),
     ("L38", "error", STATIC.replace("$RANK", "0"), STATIC),
     ("L38", "error", "accelerate launch --num_machines 2 --machine_rank 0 --num_processes 16 t.py",
      "accelerate launch --num_machines 2 --machine_rank $SKYPILOT_NODE_RANK --num_processes 16 t.py"),
