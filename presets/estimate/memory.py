@@ -9,65 +9,14 @@ tests/inrank/test_memory_measured.py compares the estimates with allocated memor
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from ..model import Offload, Preset
 from ..rank_mesh import dimensions
+from . import megatron_layout
+from .layout import BUCKET, LIVE, Layout
 from .workload import FORMATS, GPU, USABLE, Device, Format, Shape
-
-BUCKET = 500_000_000
-"""Elements that DeepSpeed reduces or gathers at a time by default."""
-LIVE = 1_000_000_000
-"""Elements of gathered parameters that DeepSpeed's stage 3 keeps by default."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
-    """One rank's part of a training."""
-
-    engine: Literal["torch", "fsdp", "deepspeed"]
-    """Library that shards the model. "torch" keeps a full model on each data-parallel rank."""
-    data: int = 1
-    """Ranks that share one sharded copy."""
-    weights: bool = False
-    gradients: bool = False
-    optimizer: bool = False
-    by_tensor: bool = False
-    """True if the optimizer is divided by whole tensors, as in `ZeroRedundancyOptimizer`."""
-    kept: int | None = None
-    """fsdp: ranks that divide the gathered weights between forward and backward. None means all of `data`."""
-    buckets: bool = False
-    """True if the gradients have a second copy, for the reduction."""
-    lasting: bool = False
-    """True if gradients keep their memory between steps or passes, as in buckets."""
-    accumulates: bool = False
-    """fsdp: several backward passes accumulate full gradients before their reduction."""
-    compute: int | None = None
-    """Bytes per number in forward and backward. None means the size of the weights."""
-    tp: int = 1
-    sequence_parallel: bool = False
-    cp: int = 1
-    pp: int = 1
-    pieces: int = 1
-    """Microbatches of a batch, in a pipeline."""
-    flying: int = 1
-    """Most microbatches that the first stage holds."""
-    flying_last: int = 1
-    """Most microbatches that the last stage holds."""
-    foreach: bool = True
-    """True if the optimizer may update all parameters at once."""
-    optimizer_at: Offload = "none"
-    weights_at: Offload = "none"
-    bucket: int = BUCKET
-    live: int = LIVE
-    notes: tuple[str, ...] = ()
-    """Limits of the estimate, one sentence each."""
-
-    def ranks_of(self, is_divided: bool) -> int:
-        """Return the number of ranks that share something: `data` if it is divided, else 1."""
-        return self.data if is_divided else 1
 
 
 def layout_of(preset: Preset, ranks: int) -> Layout:
@@ -86,7 +35,6 @@ def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
     several = preset.batch.accumulation > 1 or mesh.pp > 1  # backward passes before a step
     offload: Offload = "cpu" if strategy.cpu_offload else "none"
     pieces, flying, flying_last = _microbatches(preset)
-    moe = "Which parameters are experts is not known here: counted as if none were divided."
     layout = Layout(
         engine="torch",
         data=_data(kind, sizes),
@@ -94,6 +42,7 @@ def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
         compute=_compute(preset),
         tp=mesh.tp,
         sequence_parallel=mesh.sequence_parallel,
+        ep=mesh.ep,
         cp=mesh.cp,
         pp=mesh.pp,
         pieces=pieces,
@@ -102,7 +51,6 @@ def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
         foreach=max(mesh.tp, mesh.ep) == 1,
         optimizer_at=offload,
         weights_at=offload,
-        notes=(moe,) if mesh.ep > 1 else (),
     )
     if kind in ("fsdp1", "fsdp2") and strategy.sharding != "NO_SHARD":
         sharded = replace(layout, engine="fsdp", weights=True, gradients=True, optimizer=True)
@@ -189,34 +137,18 @@ LOGIT_KEPT = 4
 """Bytes per logit that forward keeps: the log-softmax in fp32."""
 LOGIT_BYTES = 12
 """Bytes per logit during the loss backward pass: the log-softmax and two fp32 gradients."""
-MOMENT = 4
-"""Bytes per parameter of one of Adam's moments."""
 HOST_COPIES = 1.5
 """DeepSpeed's own estimate of host memory: a multiple of the offloaded bytes, for its pinned buffers."""
 HOST_OPTIMIZER = 16
-"""Bytes per parameter that DeepSpeed offloads with the optimizer: weight, gradient and two moments in fp32."""
+"""Bytes per trained parameter that DeepSpeed offloads with the optimizer: weight, gradient, two moments in fp32."""
 
 ALONE = Layout(engine="torch")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryStrategy:
-    """One way to distribute a model over the ranks, and the preset for it."""
-
-    key: str
-    title: str
-    words: str
-    """Arguments of `distui launch`: a shipped preset and its options."""
-    why: str
-    preset: Preset
-    """The preset's fields that memory depends on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
     """Bytes per GPU, unless an attribute says otherwise."""
 
-    strategy: MemoryStrategy
     weights: float
     gradients: float
     optimizer: float
@@ -252,14 +184,11 @@ class Estimate:
         )
 
 
-def estimate(
-    strategy: MemoryStrategy, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
-) -> Estimate:
-    """Estimate one strategy on `ranks` ranks. The sum of the components is a rank's peak.
+def estimate(layout: Layout, model: Shape, form: Format, limit: float, device: Device = GPU) -> Estimate:
+    """Estimate one layout. The sum of the components is a rank's peak.
 
-    `limit`: bytes of a GPU. Raises PlanError if the strategy's mesh does not divide the ranks.
+    `limit`: bytes of a GPU.
     """
-    layout = layout_of(strategy.preset, ranks)
     mine = held(layout, model)
     weight, gradient = _resident(layout, form)
     trained = mine * model.trained_share
@@ -273,8 +202,8 @@ def estimate(
     buffers = _buffers(layout, model, form, mine, trained)
     lasting = buffers if layout.engine == "torch" else 0.0
     host, disk = _elsewhere(layout, form, mine, trained)
+    unknown_experts = layout.ep > 1 and not model.experts
     return Estimate(
-        strategy=strategy,
         weights=weight * mine / layout.ranks_of(layout.weights and layout.kept != 1),
         gradients=gradients,
         optimizer=optimizer,
@@ -284,41 +213,50 @@ def estimate(
         all_activations=kept,
         host=host,
         disk=disk,
-        notes=layout.notes,
+        notes=(UNKNOWN_EXPERTS,) if unknown_experts else (),
     )
+
+
+UNKNOWN_EXPERTS = "Which parameters are experts is not known here: counted as if none were divided."
 
 
 def estimate_for(
-    preset: Preset, model: Shape, form: Format, ranks: int, limit: float, device: Device = GPU
+    preset: Preset,
+    model: Shape,
+    form: Format,
+    ranks: int,
+    limit: float,
+    device: Device = GPU,
+    args: Sequence[str] = (),
 ) -> Estimate:
-    """Estimate any preset on `ranks` ranks in total, with its mesh, offloading and number formats.
+    """Estimate any preset on `ranks` ranks in total, with its mesh, batch, offloading and number formats.
 
-    `limit`: bytes of a GPU. `format_for` returns the preset's format. Raises PlanError if the mesh does not divide the
-    ranks.
+    `limit`: bytes of a GPU. `args`: the script's arguments, which decide if they are Megatron-LM's. `format_for` returns
+    the preset's format. Raises PlanError if the mesh does not divide the ranks.
     """
-    strategy = MemoryStrategy(
-        key=preset.name,
-        title=preset.title or preset.name,
-        words=preset.name,
-        why=preset.summary,
-        preset=preset,
-    )
+    own = megatron_layout.layout_of(args, ranks)
+    if own is not None:
+        return estimate(own, megatron_layout.changed(model, args), form, limit, device)
     if preset.strategy.activation_checkpointing:
         model = replace(model, recompute=True)
-    return estimate(strategy, model, form, ranks, limit, device)
+    if preset.batch.micro is not None:
+        model = replace(model, micro_batch=preset.batch.micro)
+    return estimate(layout_of(preset, ranks), model, form, limit, device)
 
 
-def format_for(preset: Preset) -> Format:
-    """Return the format of a preset's model states: the script's, which is fp32 by default.
+def format_for(preset: Preset, weights: str = "fp32") -> Format:
+    """Return the format of a preset's model states: that of the script's weights, which torch creates in fp32.
 
     DeepSpeed in half precision casts them and keeps a copy in fp32.
     """
     half = preset.strategy.kind == "deepspeed" and preset.precision.param != "fp32"
-    return FORMATS["mixed" if half else "fp32"]
+    return FORMATS["mixed" if half else weights]
 
 
 def _updated(layout: Layout, model: Shape, trained: float) -> float:
     """Return the parameters that this rank's optimizer updates, of those `trained` on its stage."""
+    if layout.optimizer:  # ranks that hold different experts still share the states of all of them
+        trained = held(replace(layout, ep=1), model) * model.trained_share
     share = trained / layout.ranks_of(layout.optimizer)
     return max(share, min(model.tensor, trained)) if layout.by_tensor else share
 
@@ -345,31 +283,39 @@ def _after(layout: Layout, model: Shape, trained: float, form: Format, device: D
     step = copies = 0.0
     updated = _updated(layout, model, trained)
     if device.foreach and layout.foreach:
-        step = MOMENT * updated
-    elif layout.engine != "deepspeed":  # its own Adam needs no copies
+        step = form.optimizer / 2 * updated
+    elif layout.engine in ("torch", "fsdp") and not device.fused:  # the others' own Adam needs no copies
         whole = 1 if layout.by_tensor else layout.ranks_of(layout.optimizer)
-        step = 2 * MOMENT * min(model.tensor / layout.tp / whole, updated)
+        step = form.optimizer * min(model.tensor / layout.tp / whole, updated)
     if layout.pp > 1 and layout.engine == "torch" and layout.data > 1:
         copies = 2 * form.gradients * trained
     return max(step, copies)
 
 
 def held(layout: Layout, model: Shape) -> float:
-    """Return the parameters of one rank's pipeline stage. Tensor parallelism does not divide the embedding."""
-    end = model.rest / 2
-    if layout.pp == 1:
-        return (model.parameters - end) / layout.tp + end
-    return model.layer * math.ceil(model.layers / layout.pp) / layout.tp + end
+    """Return the parameters of one rank's pipeline stage.
+
+    distui's tensor parallelism does not divide the embedding, Megatron-LM's does.
+    """
+    end, inside, share = model.rest / 2, model.parameters - model.rest / 2, 1.0
+    if layout.pp > 1:
+        share = math.ceil(model.layers / layout.pp) / model.layers
+        inside = model.layer * model.layers * share
+    experts = min(model.experts * share, inside)
+    divided = (inside - experts + experts / layout.ep) / layout.tp
+    return divided + end / (layout.tp if layout.divides_vocabulary else 1)
 
 
-def compute_bytes(layout: Layout, form: Format) -> int:
+def compute_bytes(layout: Layout, form: Format) -> float:
     """Return the bytes per number in forward and backward."""
-    return form.weights if layout.compute is None else min(layout.compute, form.weights)
+    weights = form.weights if form.compute is None else form.compute
+    return weights if layout.compute is None else min(layout.compute, weights)
 
 
 def autocasts(layout: Layout, form: Format) -> bool:
     """Return True if each forward pass casts the weights, instead of gathering them in the compute format."""
-    return layout.engine == "torch" and compute_bytes(layout, form) < form.weights
+    weights = form.weights if form.compute is None else form.compute
+    return layout.engine == "torch" and compute_bytes(layout, form) < weights
 
 
 def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
@@ -385,7 +331,7 @@ def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
         kept, work = entry * count, layer  # one recomputed layer is complete during its backward
     if autocasts(layout, form):
         work += 2 * held(layout, model)  # the cast weights
-    words = positions * model.vocab
+    words = positions * model.vocab / (layout.tp if layout.divides_vocabulary else 1)
     first = kept * layout.flying + work
     last = kept * layout.flying_last + work
     last += words * (LOGIT_BYTES + LOGIT_KEPT * (layout.flying_last - 1))
@@ -423,7 +369,7 @@ def _resident(layout: Layout, form: Format) -> tuple[float, float]:
 
 def _buffers(layout: Layout, model: Shape, form: Format, mine: float, trained: float) -> float:
     """Return the bytes of buckets and gathered parameters."""
-    if layout.engine == "torch":
+    if layout.engine in ("torch", "megatron"):
         return form.gradients * trained if layout.buckets else 0.0
     if layout.engine == "deepspeed":
         live: float = layout.bucket if layout.optimizer else 0

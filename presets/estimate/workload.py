@@ -31,27 +31,38 @@ class Format:
     """Bytes of model states per parameter."""
 
     name: str
-    weights: int
-    gradients: int
-    optimizer: int
-    """Adam's two moments in fp32, and an fp32 copy of the weights if there is one."""
+    weights: float
+    gradients: float
+    optimizer: float
+    """Adam's two moments, and an fp32 copy of the weights if there is one."""
     text: str
+    compute: int | None = None
+    """Bytes per number in forward and backward. None: the layout and the weights decide."""
 
 
 FORMATS: Mapping[str, Format] = {
     form.name: form
     for form in (
-        Format(name="bf16", weights=2, gradients=2, optimizer=8, text="bf16 weights, Adam in fp32"),
+        # torch's AdamW creates its moments in the format of the weights, also under autocast and FSDP2's policy.
+        Format(name="fp32", weights=4, gradients=4, optimizer=8, text="fp32 weights, gradients and Adam"),
+        Format(name="bf16", weights=2, gradients=2, optimizer=4, text="bf16 weights, gradients and Adam"),
         Format(
             name="mixed",
             weights=2,
             gradients=2,
             optimizer=12,
-            text="bf16 weights, Adam and a copy of the weights in fp32",
+            text="DeepSpeed's: bf16 weights and gradients, Adam and a copy of the weights in fp32",
         ),
-        Format(name="fp32", weights=4, gradients=4, optimizer=8, text="all in fp32"),
+        Format(
+            name="megatron",
+            weights=2,
+            gradients=4,
+            optimizer=12,
+            text="Megatron-LM's: bf16 weights, the rest and a copy of the weights in fp32",
+        ),
     )
 }
+"""tests/inrank/test_formats.py measures torch. DeepSpeed: `runtime/zero`; Megatron-LM: "Distributed Optimizer"."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +73,8 @@ class Device:
     """Bytes in use before the first tensor."""
     foreach: bool
     """True if torch's Adam updates all parameters at once by default, which needs another copy of one moment."""
+    fused: bool = False
+    """True if one kernel updates each parameter, which needs no copies."""
 
 
 GPU = Device(context=CONTEXT_BYTES, foreach=True)
@@ -86,6 +99,10 @@ class Shape:
     """Parameters outside the layers. None means an embedding and a head of `vocab` × `hidden`."""
     largest: int | None = None
     """Parameters of the largest tensor. None means the typical size."""
+    experts: float = 0.0
+    """Parameters inside experts, of all layers."""
+    expert_count: int = 0
+    """Experts of each mixture-of-experts layer. 0: a dense model."""
     trained: int | None = None
     """Parameters that are not frozen. None means all."""
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
+import contextlib
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, TypedDict
 
 from msgspec import Struct
 
-from ...presets.estimate.memory import Estimate
-from ...presets.estimate.remedies import Remedy, on_gpus, remedies
-from ...presets.estimate.survey import needed, survey
+from ...presets.estimate.advice import Advice, AdviceCase, Option, advise
+from ...presets.estimate.advice_words import title_of, verdict
+from ...presets.estimate.launch_command import LaunchPlace
+from ...presets.estimate.model_kinds import mixture
+from ...presets.estimate.script_kind import kind_of_script
+from ...presets.estimate.strategies import script_kinds
 from ...presets.estimate.workload import (
-    FORMATS,
     GB,
     VOCABULARY,
     Counted,
-    Format,
-    NodeGpus,
     Shape,
     parse_gpus,
     parse_model_args,
@@ -27,31 +28,15 @@ from ...presets.estimate.workload import (
     shape_of,
 )
 from ...presets.finding import PlanError
+from ...presets.script_tree import MOST_BYTES
+from ..run import file_io
 from ..run.errors import RunError
 from ..run.machine import default_python
 from .estimate_inputs import count
 
 PARTS = ("weights", "gradients", "optimizer", "states", "activations", "buffers", "total")
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """The question, and the estimate of every strategy."""
-
-    model: Shape
-    form: Format
-    gpus: NodeGpus
-    nodes: int
-    estimates: list[Estimate]
-
-    @property
-    def ranks(self) -> int:
-        return self.nodes * self.gpus.count
-
-    @property
-    def first(self) -> Estimate | None:
-        """Return the simplest strategy that fits."""
-        return next((estimate for estimate in self.estimates if estimate.fits), None)
+WEIGHTS = ("fp32", "bf16")
+PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 class MemoryQuestion(Struct, frozen=True, kw_only=True):
@@ -67,6 +52,8 @@ class MemoryQuestion(Struct, frozen=True, kw_only=True):
     """Arguments of the class or function, as in "layers=12,hidden=768"."""
     python: str | None = None
     """Interpreter that executes the script."""
+    kind: str | None = None
+    """What parallelizes the model in the script: "parallelize", "ddp", … None: as `script` shows, else unknown."""
     nodes: int = 1
     gpu_memory: float | None = None
     """GB of each GPU, for models that are not in the list."""
@@ -79,8 +66,24 @@ class MemoryQuestion(Struct, frozen=True, kw_only=True):
     micro_batch: int = 1
     recompute: bool = False
     """Activation checkpointing of every layer."""
-    format: str = "bf16"
-    """Bytes per parameter: "bf16", "mixed" or "fp32"."""
+    format: str | None = None
+    """Format of the script's weights, "fp32" or "bf16". None: both are estimated."""
+    precision: str | None = None
+    """Format of the computation: "bf16", "fp16" or "fp32". None: bf16 if the GPU has it."""
+    lora: int | None = None
+    """Rank of LoRA adapters on a frozen model."""
+    qlora: int | None = None
+    """Rank of LoRA adapters on a frozen model in 4 bits."""
+    experts: int | None = None
+    """Experts of each mixture-of-experts layer."""
+    top_k: int = 2
+    """Experts that a token takes."""
+    active: str | None = None
+    """Parameters that a token uses, as in "13B"."""
+    on: str | None = None
+    """SkyPilot's place for the command."""
+    hosts: str | None = None
+    """The nodes for the command, as in "gpu1,gpu2"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +92,6 @@ class Advised:
 
     advice: Advice
     counted: Counted | None
-    script: str
-    remedies: list[Remedy]
-    """Set if no strategy fits with everything on the GPUs."""
-
-    def launch(self, estimate: Estimate) -> str:
-        """Return the command that launches a strategy."""
-        nodes = self.advice.nodes
-        command = f"distui launch {estimate.strategy.words} --nproc-per-node {self.advice.gpus.count}"
-        if nodes > 1:
-            command += f" --nnodes {nodes}"
-        return f"{command} -- {shlex.quote(self.script)}"
 
 
 def advised(question: MemoryQuestion) -> Advised:
@@ -112,20 +104,65 @@ def advised(question: MemoryQuestion) -> Advised:
 
 def _advised(asked: MemoryQuestion) -> Advised:
     """Estimate every strategy. Raises PlanError and RunError."""
-    gpus = parse_gpus(asked.gpus, asked.gpu_memory)
-    for name in ("nodes", "layers", "hidden", "vocab", "seq", "micro_batch"):
+    _check(asked)
+    hosts = tuple(filter(None, (asked.hosts or "").split(",")))
+    place = LaunchPlace(
+        gpus=parse_gpus(asked.gpus, asked.gpu_memory),
+        nodes=len(hosts) or asked.nodes,
+        on=asked.on or "",
+        hosts=hosts,
+    )
+    usual, counted, script = _model(asked)
+    case = AdviceCase(
+        model=replace(usual, seq=asked.seq, micro_batch=asked.micro_batch, recompute=asked.recompute),
+        place=place,
+        kind=asked.kind or _kind_of(script if counted else None),
+        weights=asked.format,
+        precision=asked.precision,
+        lora=asked.qlora if asked.lora is None else asked.lora,
+        quantized=asked.qlora is not None,
+        host_limit=None if asked.host_memory is None else asked.host_memory * GB,
+        script=script,
+    )
+    return Advised(advise(case), counted)
+
+
+def _check(asked: MemoryQuestion) -> None:
+    """Raise PlanError for a value that no estimate can use."""
+    for name in (
+        "nodes",
+        "layers",
+        "hidden",
+        "vocab",
+        "seq",
+        "micro_batch",
+        "lora",
+        "qlora",
+        "experts",
+        "top_k",
+    ):
         if getattr(asked, name) == 0:
             raise PlanError(f"--{name.replace('_', '-')} 0: a number from 1 on")
-    if asked.format not in FORMATS:
-        raise PlanError(f"--format {asked.format}: choose one of {', '.join(FORMATS)}")
-    usual, counted, script = _model(asked)
-    model = replace(usual, seq=asked.seq, micro_batch=asked.micro_batch, recompute=asked.recompute)
-    form, limit = FORMATS[asked.format], gpus.memory_gb * GB
-    host = None if asked.host_memory is None else asked.host_memory * GB
-    estimates = survey(model, form, gpus.count, asked.nodes, limit, host)
-    advice = Advice(model, form, gpus, asked.nodes, estimates)
-    tried = [] if on_gpus(estimates) else remedies(model, form, gpus.count, asked.nodes, limit)
-    return Advised(advice, counted, script, tried)
+    choices = {"format": WEIGHTS, "precision": PRECISIONS, "kind": tuple(script_kinds())}
+    for name, allowed in choices.items():
+        value = getattr(asked, name)
+        if value is not None and value not in allowed:
+            raise PlanError(f"--{name} {value}: choose one of {', '.join(allowed)}")
+    pairs = (("lora", "qlora"), ("on", "hosts"))
+    for one, other in pairs:
+        if getattr(asked, one) is not None and getattr(asked, other) is not None:
+            raise PlanError(f"--{one} and --{other} exclude each other: leave out one of them")
+    if asked.active is not None and asked.experts is None:
+        raise PlanError("--active needs --experts: the number of experts in each layer")
+
+
+def _kind_of(script: str | None) -> str:
+    if script is None:
+        return "unknown"
+    source: bytes | None = None
+    with contextlib.suppress(file_io.FileError):
+        source = file_io.head(Path(script), MOST_BYTES + 1)
+    return kind_of_script(source)
 
 
 def _model(asked: MemoryQuestion) -> tuple[Shape, Counted | None, str]:
@@ -137,21 +174,40 @@ def _model(asked: MemoryQuestion) -> tuple[Shape, Counted | None, str]:
     if asked.script is None:
         if asked.model_args or asked.python:
             raise PlanError("--model-args and --python need --script: name the file that defines the model")
-        parameters, vocab = parse_parameters(asked.params or ""), asked.vocab or VOCABULARY
-        return shape(parameters, asked.layers, asked.hidden, vocab), None, "train.py"
+        return _usual(asked, parse_parameters(asked.params or "")), None, "train.py"
     path, name = parse_script(asked.script)
     counted = count(asked.python or default_python(), path, name, parse_model_args(asked.model_args))
-    return shape_of(counted, asked.layers, asked.hidden, asked.vocab), counted, path
+    model = shape_of(counted, asked.layers, asked.hidden, asked.vocab)
+    if asked.experts is None:
+        return model, counted, path
+    mixed = _usual(asked, counted.parameters)
+    return replace(model, experts=mixed.experts, expert_count=mixed.expert_count), counted, path
+
+
+def _usual(asked: MemoryQuestion, parameters: int) -> Shape:
+    """Return a usual model with this many parameters. Raises PlanError."""
+    vocab = asked.vocab or VOCABULARY
+    if asked.experts is None:
+        return shape(parameters, asked.layers, asked.hidden, vocab)
+    active = None if asked.active is None else parse_parameters(asked.active)
+    return mixture(parameters, asked.experts, asked.top_k, active, asked.layers, asked.hidden, vocab)
 
 
 class FittedStrategy(TypedDict):
-    """One strategy; bytes are per GPU."""
+    """One strategy, with the changes that it needs; bytes are per GPU."""
 
     key: str
     title: str
     why: str
-    launch: str
+    needs: str
+    edits: list[str]
+    command: str
+    ranks: int
+    recompute: bool
+    passes: int
+    fused: bool
     fits: bool
+    format: str
     weights_bytes: float
     gradients_bytes: float
     optimizer_bytes: float
@@ -162,6 +218,7 @@ class FittedStrategy(TypedDict):
     kept_bytes: float
     host_bytes_per_node: float
     disk_bytes_per_node: float
+    bf16_weights_total_bytes: float | None
     notes: list[str]
 
 
@@ -172,56 +229,80 @@ class AdviceDocument(TypedDict):
     layers: int
     hidden: int
     vocab: int
+    experts: int
     seq: int
     micro_batch: int
     recompute: bool
     counted: dict[str, Any] | None
+    kind: str
     ranks: int
     nodes: int
     gpu_memory_bytes: float
-    format: str
     strategies: list[FittedStrategy]
+    ranked: list[FittedStrategy]
     first: str | None
     next: str | None
-    remedies: list[str]
-    zero3_ranks: int | None
+    first_with_bf16_weights: FittedStrategy | None
+    more_gpus: FittedStrategy | None
+    shorter_sequences: FittedStrategy | None
+    verdict: list[str]
 
 
 def document(asked: Advised) -> AdviceDocument:
     """Return the answer as JSON values."""
     advice, first = asked.advice, asked.advice.first
-    model, limit = advice.model, advice.gpus.memory_gb * GB
+    case, other = advice.case, advice.with_bf16
+    model = case.model
     return {
         "parameters": model.parameters,
         "layers": model.layers,
         "hidden": model.hidden,
         "vocab": model.vocab,
+        "experts": model.expert_count,
         "seq": model.seq,
         "micro_batch": model.micro_batch,
         "recompute": model.recompute,
         "counted": None if asked.counted is None else asdict(asked.counted),
-        "ranks": advice.ranks,
-        "nodes": advice.nodes,
-        "gpu_memory_bytes": limit,
-        "format": advice.form.name,
-        "strategies": [_strategy(advice, estimate) for estimate in advice.estimates],
+        "kind": case.kind,
+        "ranks": case.ranks,
+        "nodes": case.place.nodes,
+        "gpu_memory_bytes": case.limit,
+        "strategies": [_strategy(option, advice) for option in advice.rows],
+        "ranked": [_strategy(option) for option in advice.ranked],
         "first": None if first is None else first.strategy.key,
-        "next": None if first is None else asked.launch(first),
-        "remedies": [remedy.text for remedy in asked.remedies],
-        "zero3_ranks": needed(model, advice.form, limit),
+        "next": None if first is None else first.command,
+        "first_with_bf16_weights": _optional(other.first if other else None),
+        "more_gpus": _optional(advice.more),
+        "shorter_sequences": _optional(advice.shorter),
+        "verdict": verdict(advice),
     }
 
 
-def _strategy(advice: Advice, estimate: Estimate) -> Any:
+def _optional(option: Option | None) -> FittedStrategy | None:
+    return None if option is None else _strategy(option)
+
+
+def _strategy(option: Option, advice: Advice | None = None) -> Any:
+    """Return one option. `advice` has its estimate for weights in bf16."""
+    estimate, place = option.estimate, option.place
+    twin = None if advice is None else advice.also(option)
     return {
-        "key": estimate.strategy.key,
-        "title": estimate.strategy.title,
-        "why": estimate.strategy.why,
-        "launch": estimate.strategy.words,
-        "fits": estimate.fits,
+        "key": option.strategy.key,
+        "title": title_of(option),
+        "why": option.strategy.why,
+        "needs": option.needs,
+        "edits": list(option.edits),
+        "command": option.command,
+        "ranks": place.nodes * place.gpus.count,
+        "recompute": option.change.recompute,
+        "passes": option.change.passes,
+        "fused": option.change.fused,
+        "fits": option.fits,
+        "format": option.form.name,
         **{f"{part}_bytes": getattr(estimate, part) for part in PARTS},
         "kept_bytes": estimate.all_activations,
-        "host_bytes_per_node": estimate.host * advice.gpus.count,
-        "disk_bytes_per_node": estimate.disk * advice.gpus.count,
+        "host_bytes_per_node": estimate.host * place.gpus.count,
+        "disk_bytes_per_node": estimate.disk * place.gpus.count,
+        "bf16_weights_total_bytes": None if twin is None else twin.estimate.total,
         "notes": list(estimate.notes),
     }

@@ -135,7 +135,7 @@ def test_before_anything_costs(world: World) -> None:
     write, advise, _, lint, plan, *_ = FIRST_RUN
     world.script("train.py", typed(write.partition(" >")[0]))
     before = contents(world.root)
-    assert "launch zero1" in typed(advise)
+    assert "launch fsdp2-zero2" in typed(advise)
     assert "error" not in typed(lint)
     printed = typed(plan)
     for words in ("--nproc-per-node 2", "train.py --lr 3e-4", "OMP_NUM_THREADS=1", "parallelize"):

@@ -7,32 +7,40 @@ from dataclasses import replace
 import pytest
 from each import for_each
 
-from distui.presets.estimate.memory import activations, estimate
-from distui.presets.estimate.survey import compare, data_parallel, needed
-from distui.presets.estimate.workload import FORMATS, GB, Shape, parse_gpus, parse_parameters, shape
+from distui.presets.estimate.memory import Estimate, activations, estimate_for
+from distui.presets.estimate.workload import FORMATS, GB, Format, Shape, parse_gpus, parse_parameters, shape
 from distui.presets.finding import PlanError
+from distui.presets.load import load
 
 BF16, MIXED, FP32 = (FORMATS[name] for name in ("bf16", "mixed", "fp32"))
+DATA_PARALLEL = ("ddp", "zero1", "fsdp2-zero2", "fsdp2")
+
+
+def compare(model: Shape, form: Format, ranks: int) -> dict[str, Estimate]:
+    """The estimate of each data-parallel preset."""
+    return {name: estimate_for(load(name).preset, model, form, ranks, 80 * GB) for name in DATA_PARALLEL}
 
 
 def test_states_of_7b_on_8_gpus() -> None:
-    """The example that guides to ZeRO work through."""
-    found = compare(shape(7 * GB), BF16, 8, 80 * GB)
-    assert {one.strategy.key: one.states / GB for one in found} == {
-        "ddp": 84.0, "zero1": 35.0, "zero2": 22.75, "zero3": 10.5,
+    """16 bytes a parameter in fp32; the optimizer's 8 go first, then the gradients, then the weights."""
+    found = compare(shape(7 * GB), FP32, 8)
+    assert {name: one.states / GB for name, one in found.items()} == {
+        "ddp": 112.0, "zero1": 63.0, "fsdp2-zero2": 38.5, "fsdp2": 14.0,
     }  # fmt: skip
+    half = compare(shape(7 * GB), BF16, 8)
+    assert [one.states / GB for one in half.values()] == [56.0, 31.5, 19.25, 7.0]
 
 
 def test_states_of_7_5b_on_64_gpus_as_in_the_paper() -> None:
     """Figure 1 of the ZeRO paper: 120, 31.4, 16.6 and 1.9 GB; it divides everything to the byte."""
     model = replace(shape(7_500_000_000), largest=1)
-    found = compare(model, MIXED, 64, 80 * GB)
-    assert [round(one.states / GB, 1) for one in found] == [120.0, 31.4, 16.6, 1.9]
+    found = compare(model, MIXED, 64)
+    assert [round(one.states / GB, 1) for one in found.values()] == [120.0, 31.4, 16.6, 1.9]
 
 
 def test_one_gpu_has_nobody_to_share_with() -> None:
-    (found,) = compare(shape(124_000_000), FP32, 1, 16 * GB)
-    assert (found.strategy.key, found.states) == ("single", 16 * 124_000_000)
+    found = estimate_for(load("single").preset, shape(124_000_000), FP32, 1, 16 * GB)
+    assert found.states == 16 * 124_000_000
     assert found.fits
 
 
@@ -65,40 +73,31 @@ def test_what_is_held_beside() -> None:
     """A layer of 0.2 B parameters, 0.8 B outside: 0.4 B of them the head's. Long sequences, so that the optimizer's step
     is not the moment that counts."""
     model = Shape(parameters=8 * GB, layers=36, hidden=4096, seq=65_536, outside=GB * 8 // 10)
-    by = {
-        one.key: (estimate(one, model, BF16, 8, 80 * GB).buffers - 1.5 * GB) / GB for one in data_parallel()
-    }
+    by = {name: (one.buffers - 1.5 * GB) / GB for name, one in compare(model, BF16, 8).items()}
     gradients = 2 * 2 * 0.2 + 2 * 0.4
     assert by == pytest.approx(
-        {"single": 0, "ddp": 0, "zero1": 0, "zero2": 2 * 0.2 + 2 * 8 / 8 + gradients,
-         "zero3": 2 * (2 * 0.2 + 0.8) + gradients}
+        {"ddp": 0, "zero1": 0, "fsdp2-zero2": 2 * 0.2 + 2 * 8 / 8 + gradients,
+         "fsdp2": 2 * (2 * 0.2 + 0.8) + gradients}
     )  # fmt: skip
 
 
 def test_the_step_of_the_optimizer_counts_where_activations_are_few() -> None:
-    """torch's Adam holds one more moment, 4 bytes a parameter, when the activations are gone."""
+    """torch's Adam holds one more moment when the activations are gone."""
     model = replace(shape(7 * GB, 32, 4096), seq=1)
-    found = {one.strategy.key: one for one in compare(model, BF16, 8, 80 * GB)}
-    assert found["ddp"].buffers + found["ddp"].activations == pytest.approx(1.5 * GB + 4 * 7 * GB)
-    assert found["zero1"].buffers + found["zero1"].activations == pytest.approx(1.5 * GB + 4 * 7 * GB / 8)
+    for form, moment in ((BF16, 2), (FP32, 4)):
+        found = compare(model, form, 8)
+        assert found["ddp"].buffers + found["ddp"].activations == pytest.approx(1.5 * GB + moment * 7 * GB)
+        step = found["zero1"].buffers + found["zero1"].activations
+        assert step == pytest.approx(1.5 * GB + moment * 7 * GB / 8)
     # gathered layers are gone by then, too
-    assert found["zero3"].buffers + found["zero3"].activations == pytest.approx(1.5 * GB + 4 * 7 * GB / 8)
+    shards = compare(model, FP32, 2)["fsdp2"]
+    assert shards.buffers + shards.activations == pytest.approx(1.5 * GB + 4 * 7 * GB / 2)
 
 
 def test_zero1_hands_out_whole_tensors() -> None:
     """On many ranks the one with the embedding holds more than its share."""
     model = replace(shape(8 * GB, 32, 4096, vocab=128_000), seq=1)
-    one = next(one for one in compare(model, BF16, 64, 80 * GB) if one.strategy.key == "zero1")
-    assert one.optimizer == 8 * 128_000 * 4096 > 8 * 8 * GB / 64
-
-
-def test_how_many_gpus_would_do() -> None:
-    model = replace(shape(70 * GB, 80, 8192), recompute=True)
-    ranks = needed(model, MIXED, 80 * GB)
-    assert ranks is not None
-    assert compare(model, MIXED, ranks, 80 * GB)[-1].fits
-    assert not compare(model, MIXED, ranks - 1, 80 * GB)[-1].fits
-    assert needed(replace(shape(7 * GB, 32, 4096), seq=1_000_000), BF16, 80 * GB) is None
+    assert compare(model, FP32, 64)["zero1"].optimizer == 8 * 128_000 * 4096 > 8 * 8 * GB / 64
 
 
 @for_each(

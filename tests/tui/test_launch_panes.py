@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 import scripted as play
 from conftest import Rig, Start, shown
-from test_launch_screen import at_field, chosen, here, opened, planned
+from test_launch_screen import at_field, chosen, here, opened
 from textual.events import Paste
 
+from distui.presets.estimate.advice import AdviceCase, advise
+from distui.presets.estimate.guide_questions import QUESTIONS
+from distui.presets.estimate.launch_command import LaunchPlace
 from distui.presets.estimate.memory import estimate_for, format_for
-from distui.presets.estimate.preset_guide import QUESTIONS
-from distui.presets.estimate.survey import survey
-from distui.presets.estimate.workload import GB, shape
+from distui.presets.estimate.workload import GB, parse_gpus, shape
 from distui.presets.finding import Finding
 from distui.presets.load import load
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview
@@ -113,12 +114,14 @@ async def test_the_memory_pane_shows_the_numbers_of_the_estimate(here: Here) -> 
             assert f"{part[0].upper()} {part} {getattr(mine, part) / GB:.2f}" in it.screen()
         await it.press("f5", "enter")
         lines = it.screen().splitlines()
-        for one in survey(model, form, 8, 2, 80 * GB):
-            row = next(line for line in lines if line.lstrip("│ ›").startswith(f"{one.strategy.title}  "))
-            assert f"{one.total / GB:.2f}" in row
-            assert ("too much" in row) == (not one.fits)
-        first = next(one for one in survey(model, form, 8, 2, 80 * GB) if one.fits)
-        assert f"{first.strategy.title} is the simplest that fits" in it.screen()
+        place = LaunchPlace(gpus=parse_gpus("8xA100-80GB"), nodes=2)
+        answer = advise(AdviceCase(model=model, place=place))
+        for option in answer.rows:
+            row = next(line for line in lines if line.lstrip("│ ›").startswith(f"{option.title}  "))
+            assert f"{option.estimate.total / GB:.2f}" in row
+            assert ("fits" in row) >= option.fits
+        assert answer.first is not None
+        assert f"{answer.first.title} is the simplest that fits" in it.screen()
 
 
 NOT_ESTIMATED = {
@@ -157,36 +160,65 @@ async def test_the_task_for_skypilot_has_a_pane(here: Here) -> None:
         assert screen.preview.yaml in screen.preview.text  # the same bytes as in the plan
 
 
-async def test_the_guide_asks_and_takes_its_preset_into_the_form(here: Here) -> None:
+async def test_the_guide_asks_and_fills_the_advised_launch_into_the_form(here: Here) -> None:
     async with shown(here()) as it:
         screen = await opened(it, "ctrl+g")
         guide = it.app.screen
         assert isinstance(guide, GuideScreen)
-        assert "1 of 7   How large is the model?" in it.screen()
+        assert f"1 of {len(QUESTIONS)}   How large is the model?" in it.screen()
         await it.press("2", "backspace", "up", "down", "enter")  # up to 8 billion, by digit and by arrow
-        await it.press("2", "4", "2")  # A10, eight of them, two nodes
+        await it.press(
+            "1", "1", "1", "2", "4", "3"
+        )  # dense, all parameters, short; A10, eight of them, four nodes
         assert "What parallelizes the model" in it.screen()
-        await it.press("1", "1", "1")
+        await it.press("1")
         assert "Take hsdp" in it.screen()
-        assert "Set mesh.dp_replicate to the number of nodes, 2." in it.screen()
+        words = " ".join(it.screen().replace("│", " ").split())
+        assert "HSDP with recomputed layers is the simplest that fits, with " in words
+        assert "--set mesh.dp_replicate=4" in words
+        assert "--network-tier" not in words  # an A10 has no faster network
         await it.press("enter")
         assert it.app.screen is screen
         assert screen.presets.current is not None
         assert screen.presets.current.name == "hsdp"
         form = screen.form
-        assert (form.nproc, form.option("nnodes"), form.params, form.hardware) == ("8", "2", "8B", "8xA10")
-        assert (form.seq, form.format, form.recompute) == ("4096", "bf16", "true")
-        await planned(it, screen, "2 nodes need a place")
+        assert (form.place, form.nproc, form.option("nnodes"), form.option("gpus")) == (
+            "sky",
+            "8",
+            "4",
+            "A10:8",
+        )
+        assert (form.params, form.hardware, form.seq) == ("8B", "8xA10", "4096")
+        assert set(form.overrides) == {
+            "mesh.dp_replicate=4", "precision.param=bf16", "batch.micro=1", "strategy.activation_checkpointing=true",
+        }  # fmt: skip
         assert "[F5 memory]" in it.screen()
+
+
+async def test_the_guide_says_adopt_for_a_plain_script(here: Here) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it, "ctrl+g")
+        await it.press("2", "1", "1", "1", "4", "4", "1", "2", "enter")
+        assert screen.form.preset == "fsdp2"
+        assert screen.form.option("adopt") == "true"
 
 
 async def test_the_guide_can_be_left(here: Here) -> None:
     async with shown(here()) as it:
         screen = await opened(it, "ctrl+g")
-        await it.press("1", "4", *["1"] * (len(QUESTIONS) - 2))
+        await it.press("1", "1", "1", "1", "4", "1", "1", "1")
         assert "Take single" in it.screen()
         await it.press("escape")
         assert it.app.screen is screen
+        assert screen.form == LaunchForm(preset="single", script="train.py")
+
+
+async def test_a_guide_without_an_answer_takes_nothing(here: Here) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it, "ctrl+g")
+        await it.press("5", "1", "1", "3", "1", "1", "1", "1")
+        assert "Nothing fits" in it.screen()
+        await it.press("enter", "escape")
         assert screen.form == LaunchForm(preset="single", script="train.py")
 
 

@@ -8,8 +8,9 @@ import pytest
 from each import for_each
 
 from distui.presets import model
-from distui.presets.estimate.survey import survey
-from distui.presets.estimate.workload import FORMATS, GB, USABLE, name_of_gpu, shape
+from distui.presets.estimate.advice import AdviceCase, advise
+from distui.presets.estimate.launch_command import LaunchPlace
+from distui.presets.estimate.workload import GB, USABLE, NodeGpus, name_of_gpu, shape
 from distui.presets.finding import Finding
 from distui.presets.load import BUILTIN, Library, PassedOverFile, library, load
 from distui.runners.launch.estimate_inputs import hardware_here
@@ -179,7 +180,11 @@ def test_a_form_says_all_that_a_preset_can_hold() -> None:
 
 @for_each("count", [1, 8, 64])
 def test_the_bar_is_as_long_as_the_gpu_or_the_training(count: int) -> None:
-    for one in survey(shape(7 * GB), FORMATS["mixed"], min(count, 8), max(1, count // 8), 80 * GB):
+    place = LaunchPlace(
+        gpus=NodeGpus(name="A", count=min(count, 8), memory_gb=80), nodes=max(1, count // 8)
+    )
+    for option in advise(AdviceCase(model=shape(7 * GB), place=place)).rows:
+        one = option.estimate
         row = advice.bar_row(one, 100)
         line = text([row])[0]
         cells = line.strip("[]").replace("|", "")
@@ -190,7 +195,7 @@ def test_the_bar_is_as_long_as_the_gpu_or_the_training(count: int) -> None:
         assert ("|" in line) == (one.total > one.limit)
         if "|" in line:
             assert abs(line.index("|") - 1 - 97 * one.limit / whole) <= 1
-        assert one.fits == (one.total <= USABLE * one.limit)
+        assert option.fits == (one.total <= USABLE * one.limit)
 
 
 @for_each("width", [77, 90, 118])

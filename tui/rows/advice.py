@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...presets.estimate.memory import Estimate, estimate_for
-from ...presets.estimate.survey import needed
+from ...presets.estimate.advice import Advice, Option, estimate_preset
+from ...presets.estimate.advice_words import beside, formats, more_line, verdict, weights_line
+from ...presets.estimate.memory import Estimate
 from ...presets.estimate.workload import GB, USABLE
 from ...presets.finding import PlanError
 from ...presets.model import Preset
-from ...runners.launch.advice import PARTS, Advice
+from ...runners.launch.advice import PARTS
 from . import glyphs
 from .glyphs import Cell, Row, fit, row_width, wrap
 
@@ -26,8 +27,8 @@ BAR = (
 
 _LETTERS = {part: letter for part, letter, _ in BAR}
 
-_FULL_WIDTH = 102
-"""Minimum columns for the sum of the states in the table."""
+_FULL_WIDTH = 112
+"""Minimum columns for the sum of the states, and the total in bf16, in the table."""
 
 
 def numbers(estimate: Estimate) -> tuple[str, ...]:
@@ -35,42 +36,38 @@ def numbers(estimate: Estimate) -> tuple[str, ...]:
     return tuple(f"{getattr(estimate, part) / GB:.2f}" for part in PARTS)
 
 
-def table_row(estimate: Estimate) -> tuple[str, ...]:
-    """Return the cells below HEAD."""
-    return (estimate.strategy.title, *numbers(estimate), "fits" if estimate.fits else "too much")
+def head(advice: Advice) -> tuple[str, ...]:
+    """Return the head of the table: one more column if the format of the script's weights decides."""
+    return HEAD if advice.with_bf16 is None else (*HEAD[:-1], "in bf16", HEAD[-1])
+
+
+def table_row(advice: Advice, option: Option) -> tuple[str, ...]:
+    """Return the cells below `head`."""
+    twin = advice.also(option)
+    state = "fits" if option.fits else "too much"
+    if twin is not None and twin.fits and not option.fits:
+        state = "bf16 fits"
+    cells = (option.title, *numbers(option.estimate))
+    if advice.with_bf16 is None:
+        return (*cells, state)
+    return (*cells, "" if twin is None else f"{twin.estimate.total / GB:.2f}", state)
 
 
 def question(advice: Advice) -> str:
     """Return "7 B parameters, about 33 layers of 4096, on 8 × A100-80GB (80 GB)"."""
-    return f"{advice.model.parameters / GB:g} B parameters, about {layers_and_gpus(advice)}"
+    model = advice.case.model
+    experts = f" in mixtures of {model.expert_count} experts" if model.expert_count else ""
+    return f"{model.parameters / GB:g} B parameters{experts}, about {layers_and_gpus(advice)}"
 
 
 def layers_and_gpus(advice: Advice) -> str:
     """Return "33 layers of 4096, on 8 × A100-80GB (80 GB)"."""
-    model, gpus = advice.model, advice.gpus
+    model, place = advice.case.model, advice.case.place
+    gpus = place.gpus
     where = f"{gpus.count} × {gpus.name} ({gpus.memory_gb:g} GB)"
-    if advice.nodes > 1:
-        where = f"{advice.nodes} × {where}"
+    if place.nodes > 1:
+        where = f"{place.nodes} × {where}"
     return f"{model.layers} layers of {model.hidden}, on {where}"
-
-
-def terms(advice: Advice) -> str:
-    """Return the assumptions of the estimate: formats and batch."""
-    model = advice.model
-    recompute = "; layers are recomputed" if model.recompute else ""
-    return f"{advice.form.text}; {model.micro_batch} × {model.seq} positions per GPU{recompute}"
-
-
-def verdict(advice: Advice) -> str:
-    """Return the simplest strategy that fits and why, else the number of GPUs that would fit, if any number does."""
-    first = advice.first
-    if first is not None:
-        return f"{first.strategy.title} is the simplest that fits: {first.strategy.why}."
-    ranks = needed(advice.model, advice.form, advice.gpus.memory_gb * GB)
-    usable = f"{USABLE:.0%} of {advice.gpus.memory_gb:g} GB are usable"
-    if ranks is not None:
-        return f"Nothing fits ({usable}): ZeRO-3 needs {ranks} such GPUs."
-    return f"Nothing fits ({usable}), on any number of GPUs: the activations are too large."
 
 
 def bar_row(estimate: Estimate, width: int) -> Row:
@@ -103,36 +100,27 @@ def _split(text: str, style: str, begin: int, end: int) -> list[Cell]:
 
 def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
     """Return the preset's bar, and below it every strategy with its estimate."""
-    inside = width - 2
+    inside, case = width - 2, advice.case
     try:
-        ranks = 1 if preset.strategy.kind == "single" else advice.ranks
-        mine = estimate_for(preset, advice.model, advice.form, ranks, advice.gpus.memory_gb * GB)
-        rows = _bar_rows(preset.name, mine, inside, elsewhere(advice, mine))
+        mine = estimate_preset(case, preset)
+        rows = _bar_rows(preset.name, mine, inside, beside(mine, case.place))
     except PlanError as error:
         mine, rows = None, wrap(f"{preset.name}: n/a, {error}", inside, first=" ")
-    rows += [(), *wrap(verdict(advice), inside, "head", first=" "), ()]
-    rows += [*wrap(question(advice), inside, first=" "), *wrap(terms(advice), inside, "dim", first=" ")]
+    sentences = " ".join([*verdict(advice), weights_line(advice)[0], more_line(advice)[0]])
+    rows += [(), *wrap(sentences, inside, "head", first=" "), ()]
+    rows += [*wrap(question(advice), inside, first=" "), *wrap(formats(advice), inside, "dim", first=" ")]
     return [*rows, (), *table_rows(advice, mine, inside)]
 
 
-def _bar_rows(name: str, mine: Estimate, width: int, beside: str) -> list[Row]:
+def _bar_rows(name: str, mine: Estimate, width: int, outside: str) -> list[Row]:
     """Return total, bar, components, and notes."""
     state, style = ("fits", "ok") if mine.fits else ("too much", "bad")
     limit = f" of {mine.limit / GB:g} GB on each GPU ({USABLE:.0%} are usable): "
     rows: list[Row] = [((f" {name}  {mine.total / GB:.2f}", "head"), (limit, "text"), (state, style))]
     rows += [((" ", "text"), *bar_row(mine, width)), *_legend_rows(mine, width)]
-    if beside:
-        rows += wrap(f"Beside it: {beside}.", width, first=" ")
+    if outside:
+        rows += wrap(f"Beside it: {outside}.", width, first=" ")
     return [*rows, *(row for note in mine.notes for row in wrap(note, width, "dim", first=" "))]
-
-
-def elsewhere(advice: Advice, estimate: Estimate) -> str:
-    """Return the memory that a strategy needs outside the GPUs: "84 GB of host memory per node"; "" if none."""
-    parts = (("host memory", estimate.host), ("disk", estimate.disk))
-    sizes = [(name, size * advice.gpus.count / GB) for name, size in parts if size]
-    return ", ".join(
-        f"{f'{size:,.0f}' if size >= 10 else f'{size:.2g}'} GB of {name} per node" for name, size in sizes
-    )
 
 
 def _legend_rows(estimate: Estimate, width: int) -> list[Row]:
@@ -153,18 +141,18 @@ def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
 
     A narrow table has the letters of the bar instead of component names, and leaves out the sum of the states.
     """
-    head: tuple[str, ...] = ("GB", *PARTS)
-    columns = list(range(len(HEAD) - 1))
+    names = ("GB", *head(advice)[1:-1])
+    columns = list(range(len(names)))
     if width < _FULL_WIDTH:
-        head = ("GB", *(_LETTERS.get(part, part) for part in PARTS))
-        columns.remove(HEAD.index("states"))
-    cells = [table_row(case) for case in advice.estimates]
-    first, *lines = _aligned([head, *cells], columns)
+        names = tuple(_LETTERS.get(name, name) for name in names)
+        columns = [column for column in columns if names[column] not in ("states", "in bf16")]
+    cells = [table_row(advice, option) for option in advice.rows]
+    first, *lines = _aligned([names, *cells], columns)
     rows: list[Row] = [((f"   {first}", "dim"),)]
     own = () if mine is None else numbers(mine)
-    for case, row, line in zip(advice.estimates, cells, lines, strict=True):
-        mark = glyphs.CURSOR if numbers(case) == own else " "
-        state: Cell = (row[-1], "ok" if case.fits else "bad")
+    for option, row, line in zip(advice.rows, cells, lines, strict=True):
+        mark = glyphs.CURSOR if numbers(option.estimate) == own else " "
+        state: Cell = (row[-1], "bad" if row[-1] == "too much" else "ok")
         rows.append(((f" {mark} ", "accent"), (f"{line}  ", "text"), state))
     return [*rows, *_elsewhere_rows(advice, width)]
 
@@ -179,6 +167,6 @@ def _aligned(rows: Sequence[tuple[str, ...]], columns: Sequence[int]) -> list[st
 
 def _elsewhere_rows(advice: Advice, width: int) -> list[Row]:
     """Return the memory that strategies need outside the GPUs; [] if none does."""
-    needs = [(case.strategy.title, elsewhere(advice, case)) for case in advice.estimates]
-    beside = [f"{name}: {amount}" for name, amount in needs if amount]
-    return wrap(f"Beside it, {'; '.join(beside)}.", width, "dim", first="   ") if beside else []
+    needs = [(option.title, beside(option.estimate, option.place)) for option in advice.rows]
+    outside = [f"{name}: {amount}" for name, amount in needs if amount]
+    return wrap(f"Beside it, {'; '.join(outside)}.", width, "dim", first="   ") if outside else []

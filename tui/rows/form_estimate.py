@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
-from ...presets.estimate.memory import format_for
-from ...presets.estimate.survey import survey
-from ...presets.estimate.workload import FORMATS, GB, NodeGpus, Shape, parse_gpus, parse_parameters, shape
+from ...presets.estimate.advice import Advice, AdviceCase, Option, advise
+from ...presets.estimate.guide_questions import CHOSEN, LORA_RANK
+from ...presets.estimate.launch_command import LaunchPlace
+from ...presets.estimate.model_kinds import mixture
+from ...presets.estimate.workload import (
+    GB,
+    VOCABULARY,
+    NodeGpus,
+    Shape,
+    parse_gpus,
+    parse_parameters,
+    shape,
+)
 from ...presets.finding import PlanError
 from ...presets.model import Preset
-from ...runners.launch.advice import Advice
 from ...runners.launch.launch_form import LaunchForm
+from .form_fields import OPTION, SET
 
 
 def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
@@ -24,10 +35,46 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
     gpus, size = _parsed(form, hardware)
     if form.nproc.isdecimal() and int(form.nproc):
         gpus = replace(gpus, count=int(form.nproc))
-    nodes, model = _nodes(form, preset), _model(form, preset, size)
-    counted = FORMATS[form.format] if form.format else format_for(preset)
-    estimates = survey(model, counted, gpus.count, nodes, gpus.memory_gb * GB)
-    return Advice(model, counted, gpus, nodes, estimates)
+    place = LaunchPlace(gpus=gpus, nodes=_nodes(form, preset))
+    return advise(
+        AdviceCase(
+            model=_model(form, preset, size),
+            place=place,
+            kind="ddp" if form.option("adopt") == "true" else "unknown",
+            weights=form.format or None,
+            lora=LORA_RANK if form.lora else None,
+            quantized=form.lora == "QLoRA",
+            script=form.script.strip() or "train.py",
+        )
+    )
+
+
+def guided(advice: Advice, option: Option) -> dict[str, str]:
+    """Return the fields of the form that an option sets, with the model of its estimate."""
+    request, case = option.request, advice.case
+    values = {
+        "nproc": str(request.nproc_per_node or case.place.gpus.count),
+        "place": request.on if request.on != "local" else "",
+        "args": shlex.join(request.args),
+        f"{OPTION}nnodes": str(request.nnodes or ""),
+        f"{OPTION}gpus": request.gpus or "",
+        f"{OPTION}network_tier": request.network_tier or "",
+        f"{OPTION}adopt": "true" if request.adopt else "",
+        "params": f"{case.model.parameters / GB:g}B",
+        "hardware": f"{case.place.gpus.count}x{case.place.gpus.name}",
+        "seq": str(case.model.seq),
+        "recompute": "true" if option.change.recompute else "",
+        "format": case.weights or "",
+        "lora": _LORA[case.lora is not None, case.quantized],
+        "experts": str(case.model.expert_count or ""),
+    }
+    for override in request.overrides:
+        path, _, value = override.partition("=")
+        values[f"{SET}{path}"] = value
+    return values
+
+
+_LORA = {(False, False): "", (True, False): "LoRA", (True, True): "QLoRA"}
 
 
 def _nodes(form: LaunchForm, preset: Preset) -> int:
@@ -41,7 +88,11 @@ def _nodes(form: LaunchForm, preset: Preset) -> int:
 def _model(form: LaunchForm, preset: Preset, parameters: int) -> Shape:
     """Return the model that the form and the preset describe. Raises PlanError."""
     recompute = form.recompute == "true" or preset.strategy.activation_checkpointing
-    model = replace(shape(parameters), micro_batch=preset.batch.micro or 1, recompute=recompute)
+    usual = shape(parameters)
+    if form.experts:
+        count = _from_one(form.experts, f"experts {form.experts}: a number from 3 on")
+        usual = mixture(parameters, count, CHOSEN, None, None, None, VOCABULARY)
+    model = replace(usual, micro_batch=preset.batch.micro or 1, recompute=recompute)
     if not form.seq:
         return model
     return replace(model, seq=_from_one(form.seq, f"sequence {form.seq}: a number of positions from 1 on"))

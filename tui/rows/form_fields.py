@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from ...presets import model, nccl
 from ...presets.estimate.memory import format_for
-from ...presets.estimate.workload import FORMATS
 from ...presets.model import Loaded, help_of
 from ...presets.request import FORM_OPTIONS, REQUEST_OPTIONS
 from ...presets.secrets import mask
@@ -75,7 +74,9 @@ class _Own(NamedTuple):
 
 
 _FLAG = ("false", "true")
-_FORMATS = "; ".join(f"{form.name}: {form.text}" for form in FORMATS.values())
+_FORMATS = (
+    "Format of the script's weights; DeepSpeed keeps its own. torch's AdamW has the format of the weights"
+)
 _PLACE = REQUEST_OPTIONS["on"]
 _ROWS: dict[str, tuple[_Own | str, ...]] = {
     "run": (
@@ -114,7 +115,9 @@ _ROWS: dict[str, tuple[_Own | str, ...]] = {
         _Own(
             "recompute", "recompute", f"Activation checkpointing of every layer. {ESTIMATE}", "false", _FLAG
         ),
-        _Own("format", "formats", f"{_FORMATS}.", "", tuple(FORMATS)),
+        _Own("format", "weights", f"{_FORMATS}. {ESTIMATE}", "", ("fp32", "bf16")),
+        _Own("lora", "adapters", f"Train adapters of rank 16 only. {ESTIMATE}", "", ("LoRA", "QLoRA")),
+        _Own("experts", "experts", f"Experts of each mixture-of-experts layer. {ESTIMATE}", "e.g. 8"),
     ),
 }
 """Heading → its rows: a field of LaunchForm, or the name of an option."""

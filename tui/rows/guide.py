@@ -1,9 +1,11 @@
-"""The decision guide as rows: a question with its choices, and the recommended preset. Pure."""
+"""The decision guide as rows: a question with its choices, and the advice. Pure."""
 
 from __future__ import annotations
 
-from ...presets.estimate.preset_guide import QUESTIONS, Question, Recommendation
-from ...presets.plurals import plural
+from ...presets.estimate.advice import Advice
+from ...presets.estimate.advice_words import formats, more_line, shorter_line, verdict, weights_line
+from ...presets.estimate.guide_questions import QUESTIONS, Question
+from .advice import question as model_and_gpus
 from .glyphs import Row, wrap
 
 
@@ -19,16 +21,17 @@ def title(at: int) -> str:
     return f"{at + 1} of {len(QUESTIONS)}   {QUESTIONS[at].text}"
 
 
-def end_rows(recommended: Recommendation, width: int) -> list[Row]:
-    """Return the result of the answers, and the reasons."""
+def end_rows(advice: Advice, width: int) -> list[Row]:
+    """Return the advice in the words of `distui advise`, with its command."""
     rows: list[Row] = []
-    for reason in recommended.reasons:
-        rows += wrap(reason, width, first="- ")
-    ranks = f"{plural(recommended.nproc, 'rank')} per node, {plural(recommended.nodes, 'node')}"
-    counted = f"Counted with weights in 16 bit, layers recomputed, {recommended.seq} positions."
-    return [
-        *rows,
-        (),
-        ((f"{ranks}; model {recommended.params} on {recommended.hardware}", "dim"),),
-        ((counted, "dim"),),
-    ]
+    for sentence in verdict(advice):
+        rows += wrap(sentence, width, first="- ")
+    if advice.first is not None:
+        rows += [(), *wrap(advice.first.command, width, "head")]
+    for text, command in (weights_line(advice), more_line(advice), shorter_line(advice)):
+        if text:
+            rows += [(), *wrap(text, width)]
+        if command:
+            rows += wrap(command, width, "head")
+    counted = f"{model_and_gpus(advice)}. {formats(advice)}."
+    return [*rows, (), *wrap(counted, width, "dim")]

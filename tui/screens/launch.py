@@ -12,7 +12,7 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.events import Key, Resize
 from textual.screen import Screen
 
-from ...presets.estimate.preset_guide import Recommendation
+from ...presets.estimate.advice import Advice
 from ...presets.finding import PlanError
 from ...presets.sanitize import clean_text
 from ...runners.launch.estimate_inputs import hardware_here
@@ -22,8 +22,8 @@ from ...runners.run.errors import LaunchError, RunError
 from ..background import background, stop
 from ..rows import advice
 from ..rows.form import keys_row
-from ..rows.form_estimate import asked
-from ..rows.form_fields import KIND, OPTION, fields, kind_override, launch_form, repeated_fields
+from ..rows.form_estimate import asked, guided
+from ..rows.form_fields import KIND, fields, kind_override, launch_form, repeated_fields
 from ..rows.glyphs import Row, wrap
 from ..rows.plan_preview import (
     check_title,
@@ -292,22 +292,12 @@ class LaunchScreen(Screen[None]):
             return
         self.app.push_screen(GuideScreen(), self._guided)
 
-    def _guided(self, recommended: Recommendation | None) -> None:
-        if recommended is None:
+    def _guided(self, advice: Advice | None) -> None:
+        """Fill the form with the advised launch and the model of its estimate."""
+        if advice is None or advice.first is None:
             return
-        self.presets.go(recommended.preset)
-        answers = {
-            "nproc": str(recommended.nproc),
-            f"{OPTION}nnodes": str(recommended.nodes) if recommended.nodes > 1 else "",
-            "params": recommended.params,
-        }
-        counted = {
-            "hardware": recommended.hardware,
-            "seq": recommended.seq,
-            "format": recommended.format,
-            "recompute": "true",
-        }
-        for name, value in (answers | counted).items():
+        self.presets.go(advice.first.preset.name)
+        for name, value in guided(advice, advice.first).items():
             self.form_view.set(name, value)
         self.details.show("memory")
 

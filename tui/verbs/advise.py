@@ -5,39 +5,46 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
-from ...presets.estimate.memory import Estimate
-from ...runners.launch.advice import Advice, Advised, MemoryQuestion, advised, document
+from ...presets.estimate import advice_words as words
+from ...presets.estimate.advice import Advice, Option
+from ...runners.launch.advice import Advised, MemoryQuestion, advised, document
 from ..rows import advice as rows
-from ..rows.advice import HEAD
 from ..rows.glyphs import table
 
 ACTIVATIONS_NOTE = (
     "The activations column shows only what exceeds the gradients, which take the same memory in backward."
 )
+DRY_RUN = "    (--dry-run in front of the -- shows the whole plan first)"
 
 
 def advise(options: argparse.Namespace) -> int:
     """Print the table; return 1 if no strategy fits. Raises RunError."""
-    words = vars(options)
-    found = advised(MemoryQuestion(**{name: words[name] for name in MemoryQuestion.__struct_fields__}))
+    values = vars(options)
+    found = advised(MemoryQuestion(**{name: values[name] for name in MemoryQuestion.__struct_fields__}))
     sys.stdout.write(json.dumps(document(found)) + "\n" if options.json else _text(found))
     return 0 if found.advice.first is not None else 1
 
 
 def _text(asked: Advised) -> str:
     advice = asked.advice
-    reuses = any(estimate.all_activations > estimate.activations for estimate in advice.estimates)
+    estimates = [option.estimate for option in advice.rows]
+    reuses = any(estimate.all_activations > estimate.activations for estimate in estimates)
+    both = advice.with_bf16 is not None
+    weights = ", if the script's weights are fp32; total in bf16 beside it" if both else ""
     lines = [
         *_question(asked),
-        rows.terms(advice),
+        words.formats(advice),
         "",
-        "GB on each GPU, estimated:",
-        *table([HEAD, *(_row(advice, estimate) for estimate in advice.estimates)], frozenset(range(1, 8))),
+        f"GB on each GPU, estimated{weights}:",
+        *table(
+            [rows.head(advice), *(_row(advice, option) for option in advice.rows)], frozenset(range(1, 9))
+        ),
         *([ACTIVATIONS_NOTE] if reuses else []),
         "",
-        *_conclusion(asked),
+        *_conclusion(advice),
     ]
     return "\n".join(lines) + "\n"
 
@@ -49,30 +56,29 @@ def _question(asked: Advised) -> list[str]:
     return [asked.counted.text, rows.layers_and_gpus(asked.advice)]
 
 
-def _row(advice: Advice, estimate: Estimate) -> tuple[str, ...]:
+def _row(advice: Advice, option: Option) -> tuple[str, ...]:
     """Return a strategy's numbers, and its needs outside the GPUs."""
-    *cells, state = rows.table_row(estimate)
-    needs = rows.elsewhere(advice, estimate)
-    if needs and estimate.fits:
+    *cells, state = rows.table_row(advice, option)
+    needs = words.beside(option.estimate, option.place)
+    if needs and option.fits:
         state = f"fits with {needs}"
-    elif needs and replace(estimate, host_limit=None).fits:
+    elif needs and replace(option.estimate, host_limit=None).fits:
         state = f"needs {needs}"
     return (*cells, state)
 
 
-def _conclusion(asked: Advised) -> list[str]:
-    """Return the simplest strategy that fits, the reason, and the next command."""
-    advice, first = asked.advice, asked.advice.first
-    lines = [rows.verdict(advice)]
-    if first is None:
-        helps = "What would help:" if asked.remedies else "Take a smaller model, or GPUs with more memory."
-    else:
-        lines += [
-            f"    {asked.launch(first)}",
-            "    (--dry-run in front of the -- shows the whole plan first)",
-        ]
-        lines += first.notes
-        helps = "To have everything on the GPUs:" if asked.remedies else ""
-    if helps:
-        lines += ["", helps]
-    return [*lines, *(f"  * {remedy.text}" for remedy in asked.remedies)]
+def _conclusion(advice: Advice) -> Iterator[str]:
+    """Yield the simplest strategy that fits with its command, then the alternatives with theirs."""
+    yield from words.verdict(advice)
+    if advice.first is not None:
+        yield f"    {advice.first.command}"
+        yield DRY_RUN
+    lines = [make(advice) for make in (words.weights_line, words.more_line, words.shorter_line)]
+    for text, command in (*lines, words.plain_line(advice)):
+        if text:
+            yield ""
+            yield text
+        if command:
+            yield f"    {command}"
+    if advice.first is None and not any(text for text, _ in lines):
+        yield "Take a smaller model, or GPUs with more memory."
