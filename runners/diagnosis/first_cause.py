@@ -17,7 +17,7 @@ from .error_lines import UNEXPLAINED, Message, Sureness
 from .exceptions import CUT_OFF, LAST, PLACE, UNCAUGHT
 from .exits import RAISED
 from .heads import Stamp
-from .log_findings import OF_NCCL, LogFinding, failed_in, finding_of, placed
+from .log_findings import OF_JOB, OF_NCCL, LogFinding, failed_in, finding_of, placed
 from .missing_ranks import absent, silent
 from .reading import REPORT, Reading
 from .recorder_dumps import symptoms
@@ -132,8 +132,6 @@ LEFT = "rendezvous-left"
 """A node's agent also writes this at a normal end. It is a cause only if a traceback begins after it."""
 LOOPBACK, UNREACHED = "gloo-loopback", ("died-peer-gone", "died-connect-timeout")
 """An address that leads nowhere from another node explains these symptoms; on a single node it is normal."""
-FINAL = ("slurm",)
-"""Layers that report the end of a job while its ranks still print steps."""
 FAREWELL = 200
 """Lines that may follow the report of a good end: warnings of all ranks, uploads, the end of the script."""
 TRACED = "error-trace"
@@ -198,7 +196,7 @@ class _Case:
     def _is_disproved(self, entry: RuleHits) -> bool:
         """Whether training steps after a failure show that the job survived it, or that a retry succeeded."""
         trained, rule = self.reading.trained, entry.rule
-        survivable = rule.explains and rule.layer not in FINAL and not self.exceptions.failed
+        survivable = rule.explains and rule.layer != OF_JOB and not self.exceptions.failed
         if not entry.firsts or not (rule.retried or survivable):
             return False
         return all(first.evidence.line < trained.get(first.file, 0) for first in entry.firsts)

@@ -17,6 +17,8 @@ from .rules import First, RuleHits
 T = TypeVar("T")
 OF_NCCL = "died-nccl"
 """torch's exception after an NCCL error. NCCL's reason applies to the process that raised it."""
+OF_JOB = "job"
+"""Layer of the scheduler's reports on the whole job: no rank is to blame, and ranks may print steps after them."""
 NO_LINE = First(0, FactLine("", 0, ""), Head(), None)
 """Used for a derived rule, which no line fired."""
 
@@ -58,8 +60,8 @@ def finding_of(entry: RuleHits, seen: str, reading: Reading) -> LogFinding:
     writer = _identified(first.head, reading)
     heads = [_identified(head, reading) for head in entry.heads.values()]
     hosts = tuple(sorted({head.host for head in heads} - {""}))
-    ranks = _ranks_of(heads, reading)
-    rank = rank_of(writer, reading)
+    ranks = () if rule.layer == OF_JOB else _ranks_of(heads, reading)
+    rank = None if rule.layer == OF_JOB else rank_of(writer, reading)
     lines = [each.evidence for each in entry.firsts[:3]] + entry.further
     return LogFinding(
         id=rule.id,
@@ -110,7 +112,8 @@ def failed_in(findings: Iterable[LogFinding]) -> bool:
 
 def placed(finding: LogFinding, others: Collection[LogFinding], reading: Reading) -> LogFinding:
     """Add rank and host from NCCL's and torch's findings and from exit reports if the finding's lines lack them."""
-    finding = _with_first_exit(_with_raising_rank(finding, others), reading)
+    if finding.layer != OF_JOB:
+        finding = _with_first_exit(_with_raising_rank(finding, others), reading)
     if finding.host or finding.hosts:
         return finding
     endings = reading.exceptions.endings
