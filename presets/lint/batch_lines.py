@@ -24,7 +24,7 @@ _SKY = re.compile(r"SKYPILOT_\w+")
 
 def check_lines(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     """Check the lines of a text."""
-    if not around.opened and not around.is_task:
+    if around.is_own_job and not around.is_task:
         yield from _directives(script.text, around)
     yield from _broken(script, around)
     yield from _unset(script, around)
@@ -33,15 +33,15 @@ def check_lines(script: ShellText, around: Surroundings) -> Iterator[Finding]:
 
 
 def _directives(text: str, around: Surroundings) -> Iterator[Finding]:
-    batch = read_batch(text)
+    batch = read_batch(text, around.first_line)
     if batch is None:
         match = _APART.search(text)
         if match:
-            where = around.at(text.count("\n", 0, match.start()) + 1)
+            where = around.at(text.count("\n", 0, match.start()) + around.first_line)
             yield case("L67", "apart", where, value=match[1], severity="warning", option=match[1])
         return
     if not text.startswith("#!"):
-        yield case("L67", "shell", around.at(1))
+        yield case("L67", "shell", around.at(around.first_line))
     if "\r\n" in text:
         yield case("L67", "dos", around.at(1), file=around.file or "FILE")
     yield from _each(batch, around)
@@ -53,7 +53,7 @@ def _each(batch: Batch, around: Surroundings) -> Iterator[Finding]:
         option = directive.name if directive.name.startswith("-") else f"--{directive.name}"
         where, value = around.at(directive.value.line), directive.value.text
         name, severity, near = _problem(directive)
-        if name:
+        if name and not (name == "variable" and around.late is not None):
             shown = option if name in ("unknown", "late") else f"{option} {value}"
             yield case("L67", name, where, value=shown, severity=severity, near=near, option=shown)
 

@@ -154,7 +154,7 @@ def _lightning(launch: Launch, given: Mapping[str, Word]) -> Iterator[Finding]:
     if launch.site.step is None or launch.call.program != "python":
         return
     for name, count, what in (
-        ("devices", launch.site.per_node, "tasks per node"),
+        ("devices", launch.site.per_node, "tasks on each node"),
         ("num_nodes", launch.site.nodes, "nodes"),
     ):
         option = next((key for key in (f"trainer.{name}", f"trainer.strategy.{name}") if key in given), "")
@@ -162,7 +162,7 @@ def _lightning(launch: Launch, given: Mapping[str, Word]) -> Iterator[Finding]:
         if option and name == "devices" and given[option].text in ("-1", "auto"):
             number = launch.site.gpus
         if number and count and number != count:
-            text = f"{option} is {number}, and srun starts {count} {what}: Lightning refuses that."
+            text = f"{option} is {number}, and srun starts {count} ({what}): Lightning refuses that."
             yield issue("L35", launch.around.at(given[option].line), text, value=f"{option}={number}")
 
 

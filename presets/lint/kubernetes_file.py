@@ -170,6 +170,8 @@ def _env(manifest: Manifest, container: MarkupNode) -> Iterator[Finding]:
     for name, (value, node) in found.items():
         where = place(manifest.file, node, f"env.{name}")
         yield from lint_rules.in_plain_text(name, value, where)
+        if manifest.kind == "PyTorchJob" and name in OPERATORS["PyTorchJob"]:
+            yield case("L72", "operator", where, value=name, severity="warning", name=name)
         if (
             name == "MASTER_ADDR"
             and (manifest.nodes or 1) > 1
@@ -291,6 +293,7 @@ def _pytorch(manifest: Manifest) -> Iterator[Finding]:
             count=masters.number("replicas"),
         )
     yield from _named(manifest, "pytorch")
+    yield from _one_rank(manifest)
     each = manifest.document.number("spec", "nprocPerNode")
     for pods in manifest.pods:
         for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
@@ -306,6 +309,28 @@ def _pytorch(manifest: Manifest) -> Iterator[Finding]:
                     severity="error" if each > gpus else "warning",
                     **facts,
                 )
+
+
+OWN_RANKS = re.compile(
+    r"torchrun|torch\.distributed|accelerate|deepspeed|spawn|lightning|mpirun|ray|nproc|colossalai"
+)
+
+
+def _one_rank(manifest: Manifest) -> Iterator[Finding]:
+    """Report plain Python in a container of several GPUs, of which it is one rank."""
+    for pods in manifest.pods:
+        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
+            nodes = [
+                item
+                for key in ("command", "args")
+                for item in (container.get(key) or MarkupNode(0, None)).items
+            ]
+            text = " ".join(str(item.value) for item in nodes)
+            gpus = _gpus(container) or 0
+            if gpus > 1 and re.search(r"\bpython3? \S+\.py", text) and not OWN_RANKS.search(text):
+                where = place(manifest.file, nodes[0], "command")
+                yield case("L72", "ranks", where, value=f"{gpus} GPUs", severity="warning", gpus=gpus)
+                return
 
 
 def _named(manifest: Manifest, name: str) -> Iterator[Finding]:
@@ -354,7 +379,13 @@ def _train(manifest: Manifest) -> Iterator[Finding]:
 def _jobset(manifest: Manifest) -> Iterator[Finding]:
     jobs = (manifest.document.get("spec", "replicatedJobs") or MarkupNode(0, None)).items
     for job in jobs:
-        yield from _job_counts(manifest, job.get("template", "spec") or MarkupNode(0, None))
+        inner = job.get("template", "spec") or MarkupNode(0, None)
+        yield from _job_counts(manifest, inner)
+        if inner.text("completionMode") == "NonIndexed" and (inner.number("parallelism") or 1) > 1:
+            where = place(manifest.file, inner.get("completionMode"), "completionMode")
+            yield case(
+                "L72", "index", where, value="completionMode: NonIndexed", name="JOB_COMPLETION_INDEX"
+            )
     yield from _pod_names(manifest, jobs)
 
 

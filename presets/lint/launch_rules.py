@@ -110,7 +110,7 @@ def _expanded_once(launch: Launch) -> Iterator[Finding]:
     for option, word in _rank_words(launch):
         once = next((name for name in expansion.once(word) if PER_TASK.fullmatch(name)), "")
         never = next((name for name in expansion.never(word) if PER_TASK.fullmatch(name)), "")
-        is_written = launch.around.late is not None and launch.around.is_task
+        is_written = launch.around.late is not None and once not in launch.around.late
         where = launch.around.at(word.line)
         if never and launch.site.on_each and not launch.site.remote:
             yield case("L58", "never", where, value=f"{option} ${never}", name=never)
@@ -427,13 +427,15 @@ def _bad_address(text: str, launch: Launch) -> str:
 
 def _world_size(launch: Launch) -> Iterator[Finding]:
     """Report WORLD_SIZE if it is another number than that of the tasks."""
-    setting, copies = launch.script.setting("WORLD_SIZE"), launch.site.copies
-    if launch.call.program != "python" or launch.site.step is None or setting is None or not copies:
+    copies, size = launch.site.copies, whole(launch.script.values.get("WORLD_SIZE", ""))
+    setting = launch.script.setting("WORLD_SIZE")
+    is_late = setting is not None and (setting.line > launch.call.line or not setting.exported)
+    if launch.call.program != "python" or launch.site.step is None or is_late:
         return
-    size = whole(launch.script.values.get("WORLD_SIZE", ""))
-    if size and size != copies and setting.exported and setting.line < launch.call.line:
+    if size and copies and size != copies:
+        where = launch.around.at(setting.line) if setting else launch.where
         text = f"WORLD_SIZE is {size}, and srun starts {copies} tasks."
-        yield issue("L35", launch.around.at(setting.line), text, value=f"WORLD_SIZE={size}")
+        yield issue("L35", where, text, value=f"WORLD_SIZE={size}")
 
 
 def _image(launch: Launch) -> Iterator[Finding]:

@@ -66,6 +66,10 @@ class Launch:
     site: Site
     script: ShellText
     around: Surroundings
+    options: Options
+    """torchrun's options."""
+    flags: Mapping[str, Word]
+    """All options by name with `_`, those of the script included."""
 
     @property
     def where(self) -> str:
@@ -80,15 +84,6 @@ class Launch:
     @property
     def is_deepspeed(self) -> bool:
         return self.call.program == "deepspeed"
-
-    @property
-    def options(self) -> Options:
-        """Return torchrun's options."""
-        return read_options(self.call.words if self.call.program == "torchrun" else ())
-
-    @property
-    def flags(self) -> Mapping[str, Word]:
-        return flags_of(self.call.words)
 
     def told_nodes(self) -> int | None:
         """Return the number of nodes that the launcher is told, or None if it is unknown."""
@@ -145,14 +140,26 @@ class Launch:
         return any(name.startswith(prefix) for name in self.around.env)
 
     def _counted(self, word: Word) -> int | None:
-        """Return the job's nodes if a word is Slurm's variable for it."""
+        """Return the job's nodes if a word is the scheduler's variable for it."""
+        if re.fullmatch(r"\$\{?SKYPILOT_NUM_NODES\}?", word.text):
+            return self.around.nnodes
         is_count = re.search(r"SLURM_(JOB_NUM_NODES|NNODES)", word.text)
         return self.around.batch.nodes if is_count and self.around.batch else None
 
 
 def launches(script: ShellText, around: Surroundings) -> list[Launch]:
     """Return everything that a text starts, with its place."""
-    return [Launch(call, site_of(call, around), script, around) for call in script.started]
+    return [
+        Launch(
+            call,
+            site_of(call, around),
+            script,
+            around,
+            read_options(call.words if call.program == "torchrun" else ()),
+            flags_of(call.words),
+        )
+        for call in script.started
+    ]
 
 
 def site_of(call: LauncherCall, around: Surroundings) -> Site:

@@ -162,7 +162,7 @@ def _certain(settings: Sequence[Setting], env: Mapping[str, str]) -> dict[str, s
             if "$" in setting.value
             else {}
         )
-        value = evaluated(_replaced(setting.value, known, setting.later), known)
+        value = evaluated(replaced(setting.value, known, setting.later), known)
         unsure = "$" in value or "`" in value or len(value) > LONGEST
         literal = None if unsure else value
         values[setting.name] = literal if values.get(setting.name, literal) == literal else None
@@ -275,7 +275,7 @@ def _spelled(value: str, command_lines: Mapping[str, Setting]) -> tuple[str, fro
     return value, frozenset(later)
 
 
-def _replaced(text: str, values: Mapping[str, str], later: frozenset[str] = frozenset()) -> str:
+def replaced(text: str, values: Mapping[str, str], later: frozenset[str] = frozenset()) -> str:
     """Return a text with the variables replaced that have a certain value."""
 
     def expanded(match: re.Match[str]) -> str:
@@ -287,6 +287,8 @@ def _replaced(text: str, values: Mapping[str, str], later: frozenset[str] = froz
 
 def _expanded(command: Command, variables: _Variables) -> Command:
     """Return a command with its certain variables replaced, and its lists of words in place of their names."""
+    if not any("$" in word.text for word in command.words):
+        return command
     words: list[Word] = []
     for word in command.words:
         match = _LIST.fullmatch(word.text)
@@ -302,7 +304,7 @@ def _expanded(command: Command, variables: _Variables) -> Command:
 def _word(word: Word, values: Mapping[str, str]) -> Word:
     if "$" not in word.text:
         return word
-    return replace(word, text=evaluated(_replaced(word.text, values), values))
+    return replace(word, text=evaluated(replaced(word.text, values), values))
 
 
 def _direct(command: Command) -> Iterator[LauncherCall]:

@@ -16,11 +16,11 @@ from .batch_lines import check_lines
 from .batch_sizes import check_batches
 from .launch_rules import check_launch
 from .launch_sites import Launch, launches, visible_devices
-from .launcher_calls import LauncherCall, ShellText, plain_document, read_script
+from .launcher_calls import LauncherCall, ShellText, plain_document, read_script, replaced
 from .lint_rules import DEFAULT_PORT, LOCAL_ADDRESS, issue, once
 from .named_files import config_paths
 from .order_rules import check_order
-from .shell import MOST_TEXT, Command, Word
+from .shell import MOST_TEXT, Command, Word, read_commands
 from .slurm import read_batch
 from .surroundings import Surroundings
 from .torchrun_options import read_options
@@ -33,6 +33,10 @@ SHELLS_OWN = frozenset(
 )
 _OWN_FILE = re.compile(r"\.deepspeed_env|DS_ENV_FILE")
 """The file with the variables that DeepSpeed exports, and the variable with its path."""
+PER_NODE = re.compile(
+    r"\$\{?(SKYPILOT_NUM_GPUS_PER_NODE|SLURM_GPUS_ON_NODE|SLURM_GPUS_PER_NODE|GPUS_PER_NODE)\}?"
+)
+"""Variables with the number of GPUs of one node."""
 MOST_OPENED = 4
 """Most scripts that start one another to follow."""
 MOST_BESIDE = 100
@@ -44,11 +48,12 @@ def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Fin
     if len(text) > MOST_TEXT:
         what = f"is too large to be read (more than {MOST_TEXT >> 10} KiB): nothing in it was checked"
         return [issue("L41", around.at(first_line), f"The text {what}.", severity="warning", remedy="")]
+    around = replace(around, env={**around.env, **_sourced(text, around)})
     script = read_script(text, first_line, around.env)
     exported = {var.name: var.value for var in script.settings if var.exported}
     around = replace(around, env={**around.env, **exported}, first_line=first_line)
     batch = read_batch(text, first_line)
-    if batch is not None and not around.opened and batch.components == 1:
+    if batch is not None and around.is_own_job and batch.components == 1:
         around = replace(around, batch=batch.slurm, nnodes=batch.slurm.nodes, gpus=batch.slurm.gpus)
     every = launches(script, around)
     started = itertools.islice(_started(every, script), lint_rules.MOST)
@@ -62,8 +67,36 @@ def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Fin
             *(finding for launch in every for finding in check_batches(launch)),
             *check_lines(script, around),
             *(finding for launch in every for finding in _opened(launch)),
+            *_submitted(script, around),
         ]
     )
+
+
+def _submitted(script: ShellText, around: Surroundings) -> Iterator[Finding]:
+    """Check the batch scripts in the here-documents of sbatch."""
+    for command in script.commands:
+        is_sbatch = any(word.text.rpartition("/")[2] == "sbatch" for word in command.words[:2])
+        if command.here is not None and is_sbatch and not around.opened:
+            text, first_line, late = plain_document(command.here)
+            fresh = Surroundings(file=around.file, exists=around.exists, read=around.read, late=late)
+            known = text if command.here.is_literal else replaced(text, script.values, late)
+            yield from check_text(known, fresh, first_line)
+
+
+def _sourced(text: str, around: Surroundings) -> dict[str, str]:
+    """Return the variables of the files that a text reads with `source` or `.`."""
+    found: dict[str, str] = {}
+    if around.read is None or ("source " not in text and ". " not in text):
+        return found
+    for command in read_commands(text):
+        if command.words[0].text in ("source", ".") and len(command.words) > 1:
+            data = around.read(command.words[1].text) if command.words[1].literal else None
+            try:
+                inner = read_script(decoded(data)) if data is not None else None
+            except Unreadable:
+                continue
+            found |= {setting.name: setting.value for setting in inner.settings} if inner else {}
+    return found
 
 
 def _opened(launch: Launch) -> list[Finding]:
@@ -73,6 +106,9 @@ def _opened(launch: Launch) -> list[Finding]:
     if call.program != "script" or path in around.opened or len(around.opened) >= MOST_OPENED:
         return []
     written = launch.script.written.get(path)
+    is_submitted = any(word.text.rpartition("/")[2] == "sbatch" for word in call.before)
+    if is_submitted:
+        around = replace(around, batch=None, nnodes=None, gpus=None, is_task=False, env={})
     inner = replace(
         around,
         file=path,
@@ -81,6 +117,7 @@ def _opened(launch: Launch) -> list[Finding]:
         gpus=launch.site.gpus,
         in_image=launch.site.in_image,
         opened=(*around.opened, path),
+        is_submitted=is_submitted,
     )
     if written is not None:
         text, first_line, late = plain_document(written)
@@ -187,6 +224,10 @@ def _accelerate(launch: Launch, around: Surroundings) -> Iterator[Finding]:
         text = f"accelerate gets {machines} machines, but there are {around.nnodes}."
         yield issue("L35", around.at(flags["num_machines"].line), text, value=f"--num_machines {machines}")
     nodes = machines if "num_machines" in flags else around.nnodes
+    word = flags.get("num_processes")
+    if word is not None and PER_NODE.fullmatch(word.text) and (launch.told_nodes() or 1) > 1:
+        text = f"num_processes is the total of all machines, and {word.text} is the number of one."
+        yield issue("L2", around.at(word.line), text, value=f"--num_processes {word.text}")
     if total is not None and nodes:
         where = around.at(flags["num_processes"].line)
         if nodes > 1:

@@ -93,7 +93,7 @@ def _follows(later: Command, command: Command) -> bool:
 
 def _ends_early(script: ShellText, launches: Sequence[Launch], around: Surroundings) -> Iterator[Finding]:
     """Report a batch script that ends while launches run in the background."""
-    if around.batch is None or around.opened:
+    if around.batch is None or not around.is_own_job:
         return
     last = next((launch for launch in reversed(launches) if launch.call.command.background), None)
     if last is None or last.call.program == "script":

@@ -52,6 +52,7 @@ _OPENING = frozenset({"if", "while", "until", "for", "case", "select"})
 _NEXT_BRANCH = frozenset({"else", "elif"})
 _CLOSING = frozenset({"fi", "done", "esac"})
 _KEYWORDS = frozenset({"!", "{", "}", "time", "in", "then", "do"}) | _OPENING | _NEXT_BRANCH | _CLOSING
+NOTHING: frozenset[str] = frozenset()
 MOST_HEADER = 500
 """Longest header of a branch to keep, in characters."""
 MOST_DEPTH = 50
@@ -202,7 +203,7 @@ class _Scanner:
         self._later = set()
         while not (parts and self._is_redirected(parts)) and (part := self._part()) is not None:
             parts.append(part)
-        return Word("".join(parts), line, frozenset(self._later))
+        return Word("".join(parts), line, frozenset(self._later) if self._later else NOTHING)
 
     def _keep(self, text: str) -> None:
         """Note the names in a text that this shell does not expand."""
@@ -307,7 +308,7 @@ class _CommandReader:
             changes[end] -= 1
         depths = itertools.accumulate(changes)
         return [
-            replace(command, background=depth > 0)
+            replace(command, background=True) if depth > 0 else command
             for command, depth in zip(self._done, depths, strict=False)
         ]
 

@@ -50,6 +50,8 @@ def check_skypilot(task: MarkupNode, beside: Surroundings) -> list[Finding]:
             *_variables(task, file, nnodes),
             *(finding for key in ("setup", "run") for finding in _shell(task.get(key), around)),
             *_not_brought(task, around),
+            *_setup_names(task.get("setup"), file),
+            *_separate(task, around),
             *old_torch(task.get("setup"), file),
         ]
     )
@@ -95,6 +97,39 @@ def _not_brought(task: MarkupNode, around: Surroundings) -> Iterator[Finding]:
             if not workdir.value.startswith("~") and not around.exists(path):
                 text = f"{word.text} does not exist in workdir ({workdir.value})."
                 yield issue("L8", where, text, value=word.text, severity="warning")
+
+
+TOGETHER = re.compile(
+    r"SKYPILOT_|MASTER_|RANK|torchrun|accelerate|deepspeed|ray |mpirun|horovod|torch\.distributed|nnodes|num_nodes"
+)
+"""Signs in `run:` that the nodes work together."""
+
+
+def _separate(task: MarkupNode, around: Surroundings) -> Iterator[Finding]:
+    """Report a plain Python command on several GPU nodes, each of which trains separately."""
+    run = task.get("run")
+    if run is None or not isinstance(run.value, str) or (around.nnodes or 1) < 2 or not around.gpus:
+        return
+    if TOGETHER.search(run.value) or task.get("envs"):
+        return
+    call = next(iter(read_script(run.value, run.text_line or run.line).started), None)
+    if call is not None and call.program == "python":
+        text = f"Each of the {around.nnodes} nodes runs this separately: nothing in run connects them."
+        remedy = "Start it with torchrun: --nnodes, --node-rank=$SKYPILOT_NODE_RANK, --master-addr of the first node."
+        yield issue("L35", around.at(call.line), text, severity="warning", remedy=remedy)
+
+
+RUN_ONLY = re.compile(r"\$\{?(SKYPILOT_(?:NODE_RANK|NODE_IPS|NUM_GPUS_PER_NODE|TASK_ID))\b")
+
+
+def _setup_names(setup: MarkupNode | None, file: str) -> Iterator[Finding]:
+    """Report variables in `setup:` that SkyPilot sets only in `run:`."""
+    if setup is None or not isinstance(setup.value, str):
+        return
+    for match in RUN_ONLY.finditer(setup.value):
+        line = (setup.text_line or setup.line) + setup.value.count("\n", 0, match.start())
+        facts = {"name": match[1], "use": f"${match[1]}"}
+        yield issue_case("L69", "setup", f"{file}:{line}", value=f"${match[1]}", **facts)
 
 
 def _relative_files(text: str, first_line: int) -> Iterator[shell.Word]:

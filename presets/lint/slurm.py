@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 from ..text_formats import whole
-from .shell import Word
+from .shell import Word, read_commands
 
 _DIRECTIVE = re.compile(r"#SBATCH(?=\s|$)(.*)")
 _GPUS = re.compile(r"(?:gres[:/])?gpu(?::[A-Za-z][\w.-]*)?(?:[:=](\d+))?(?:\(.*\))?")
@@ -163,8 +163,9 @@ def read_batch(text: str, first_line: int = 1) -> Batch | None:
         return None
     directives: list[Directive] = []
     late, components = False, 1
+    inside = _lines_of_documents(text, first_line)
     for number, line in enumerate(text.split("\n"), first_line):
-        match = _DIRECTIVE.match(line)
+        match = _DIRECTIVE.match(line) if number not in inside else None
         if match is None:
             late = late or not (line.lstrip().startswith("#") or not line.strip())
             continue
@@ -175,6 +176,15 @@ def read_batch(text: str, first_line: int = 1) -> Batch | None:
         return None
     early = {one.name: one.value for one in directives if one.known and not one.late}
     return Batch(directives, Slurm(early), components)
+
+
+def _lines_of_documents(text: str, first_line: int) -> set[int]:
+    """Return the lines that are in here-documents, whose #SBATCH lines are those of another script."""
+    lines: set[int] = set()
+    for command in read_commands(text, first_line) if "<<" in text else ():
+        if command.here:
+            lines.update(range(command.here.line, command.here.line + command.here.text.count("\n")))
+    return lines
 
 
 def _directives(text: str, line: int, late: bool) -> Iterator[Directive]:

@@ -35,6 +35,14 @@ class Surroundings:
     opened: tuple[str, ...] = ()
     """The files through which this text is started, the first one first."""
 
+    is_submitted: bool = False
+    """True if sbatch starts this text, whose #SBATCH lines then count."""
+
+    @property
+    def is_own_job(self) -> bool:
+        """Return True if a user or sbatch starts this text, not another text as a part of itself."""
+        return not self.opened or self.is_submitted
+
     @property
     def owns_nodes(self) -> bool:
         """Return True if no other job can be on the nodes."""

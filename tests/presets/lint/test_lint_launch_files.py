@@ -39,6 +39,8 @@ FILES = {
     "auto.json": '{"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}}',
     "acc.yaml": ONE_MACHINE,
     "rank.py": "",
+    "env.sh": "export WORLD_SIZE=2\n",
+    "job.slurm": batch(f"{HEAD}{TORCHRUN} {C10D}"),
 }
 
 SLURM: list[tuple[str, str, str]] = [
@@ -211,6 +213,43 @@ SLURM: list[tuple[str, str, str]] = [
         "L64",
         "accelerate launch --gpu_ids 0,1 --num_processes 2 a &\naccelerate launch --gpu_ids 2,3 --num_processes 2 b.py",
         "accelerate launch --gpu_ids 0,1 --num_processes 2 a.py\naccelerate launch --gpu_ids 2,3 --num_processes 2 b.py",
+    ),
+    (
+        "L73",
+        batch(f"{HEAD}srun apptainer exec -B /d i.sif {TORCHRUN} {C10D}"),
+        batch(f"{HEAD}srun apptainer exec --nv -B /d i.sif {TORCHRUN} {C10D}"),
+    ),
+    (
+        "L73",
+        "docker run --rm -v /d:/d image torchrun --nproc-per-node 2 t.py",
+        "docker run --rm --gpus all image torchrun --nproc-per-node 2 t.py",
+    ),
+    # options of another launcher
+    (
+        "L3",
+        "accelerate launch --nproc_per_node 2 t.py",
+        "accelerate launch --num_processes 2 t.py --nproc_per_node 2",
+    ),
+    ("L3", "deepspeed --nproc_per_node 2 t.py", "deepspeed --num_gpus 2 t.py"),
+    # here-documents of sbatch, and scripts that it gets
+    (
+        "L58",
+        "sbatch <<EOF\n" + batch(f"srun {STATIC} --node-rank=$SLURM_NODEID t.py") + "\nEOF\n",
+        "sbatch <<'EOF'\n" + batch(f"srun bash -c '{STATIC} --node-rank=$SLURM_NODEID t.py'") + "\nEOF\n",
+    ),
+    ("L56", "sbatch job.slurm", "sbatch env.sh"),
+    (
+        "L56",
+        batch("python train.py trainer.num_nodes=2"),
+        batch("srun python train.py trainer.num_nodes=2"),
+    ),
+    ("L35", batch("source env.sh\nsrun -n 4 python t.py"), batch("source env.sh\nsrun -n 2 python t.py")),
+    (
+        "L38",
+        batch(
+            f"{ADDRESS}srun bash -c '{STATIC.replace('MASTER_ADDR', 'SLURM_SUBMIT_HOST')} --node-rank=$SLURM_NODEID t'"
+        ),
+        batch(f"{ADDRESS}srun bash -c '{STATIC} --node-rank=$SLURM_NODEID t.py'"),
     ),
     # scontrol
     (
@@ -486,6 +525,12 @@ EDITS: list[tuple[str, str, str, str]] = [
     ("L58", PYTORCH, "--nproc-per-node=8, train.py", "--node-rank=$RANK, train.py"),
     ("L35", PYTORCH, "torchrun, --nproc", "torchrun, --nnodes=2, --nproc"),
     ("L69", TASK, "$SKYPILOT_NODE_RANK", "$SKYPILOT_RANK"),
+    ("L69", TASK, "run: |\n", "setup: echo $SKYPILOT_NODE_RANK > x\nrun: |\n"),
+    ("L38", TASK, "--master-addr=$HEAD", "--master-addr=$SKYPILOT_NODE_IPS"),
+    ("L38", TASK, "head -n1", "tail -n1"),
+    ("L72", PYTORCH, "[torchrun, --nproc-per-node=8, train.py]", "[python, train.py]"),
+    ("L72", PYTORCH, "image: example/train:1\n", "image: i\n              env: [{name: RANK, value: '0'}]\n"),
+    ("L72", JOBSET, "completions: 2", "completions: 2\n          completionMode: NonIndexed"),
     ("L38", TASK, "--master-addr=$HEAD", "--master-addr=$(hostname)"),
     ("L38", JOBSET, "value: gpt-workers-0-0.gpt", "value: localhost"),
     ("L72", PYTORCH, "name: pytorch", "name: trainer"),

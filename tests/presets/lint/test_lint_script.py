@@ -27,6 +27,8 @@ CASES: list[tuple[str, dict[str, Any], str, str]] = [
     ("L1", {}, f"{SETS}['NCCL_TIMEOUT'] = '60'\n", "import os\nx = os.environ['NCCL_TIMEOUT']\n"),
     ("L1", {}, "from os import environ\nenviron.setdefault('NCCL_TIMEOUT', '60')\n",
      f"{SETS}['NCCL_TIMEOUT'] = '60'\nlimit = os.getenv('NCCL_TIMEOUT')\n"),
+    ("L42", {}, "from torch.distributed.fsdp import ShardingStrategy\nx = ShardingStrategy.NO_SHARD\n",
+     "from torch.distributed.fsdp import ShardingStrategy\nx = ShardingStrategy.FULL_SHARD\n"),
     ("L14", {}, "from torch.distributed._composable.fsdp import fully_shard\n",
      "from torch.distributed.fsdp import fully_shard\n"),
     ("L15", {}, f"{SETS}.update(NCCL_DEBUGG='INFO')\n", f"{SETS}.update(NCCL_DEBUG='INFO')\n"),
