@@ -14,6 +14,7 @@ MEASURING = Path(__file__).with_name("model_states.py")
 RANKS = 2
 
 
+@pytest.mark.real
 @pytest.mark.torch
 def test_adamw_keeps_its_moments_in_the_format_of_the_weights(tmp_path: Path) -> None:
     """Under autocast, DDP, FSDP2 and a mixed precision policy, too. Shards are halves on two ranks."""
