@@ -142,7 +142,8 @@ def _verl(launch: Launch, given: Mapping[str, Word]) -> Iterator[Finding]:
     if mini and total < mini:
         text = f"data.train_batch_size {total} is less than ppo_mini_batch_size {mini}: verl refuses it."
         yield issue("L17", where, text, value=value, remedy=f"Write {mini} or more.")
-    if gpus and (total * copies) % (gpus * nodes):
+    is_megatron = any("megatron" in f"{name} {word.text}" for name, word in given.items())
+    if gpus and not is_megatron and (total * copies) % (gpus * nodes):
         text = (
             f"train_batch_size {total} × rollout.n {copies} is not a multiple of the {gpus * nodes} GPUs."
         )

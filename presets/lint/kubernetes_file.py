@@ -215,16 +215,19 @@ def _mounts(manifest: Manifest, pods: Pods, container: MarkupNode) -> Iterator[F
     volumes = {item.text("name") for item in (pods.spec.get("volumes") or MarkupNode(0, None)).items}
     mounts = (container.get("volumeMounts") or MarkupNode(0, None)).items
     for mount in mounts:
-        if (
-            mount.text("name")
-            and mount.text("name") not in volumes
-            and manifest.kind not in ("TrainJob", "Job")
-        ):
+        if mount.text("name") and mount.text("name") not in volumes and _knows_volumes(manifest):
             where = place(manifest.file, mount.get("name"), "volumeMounts")
             yield case("L72", "volume", where, value=mount.text("name"), name=mount.text("name"))
     has_shm = any("/dev/shm" in mount.text("mountPath") for mount in mounts) or pods.spec.on("hostIPC")
     if (_gpus(container) or 0) > 1 and not has_shm and manifest.kind != "MPIJob":
         yield case("L72", "shm", place(manifest.file, container, "containers"), severity="note")
+
+
+def _knows_volumes(manifest: Manifest) -> bool:
+    """Return True if nothing but the template gives the pod its volumes."""
+    has_claims = manifest.document.get("spec", "volumeClaimPolicies") is not None
+    is_volcano = manifest.document.get("spec", "tasks") is not None
+    return manifest.kind != "TrainJob" and not has_claims and not is_volcano
 
 
 def _command(container: MarkupNode, around: Surroundings) -> Iterator[Finding]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations, islice
 
 from ..finding import Finding
 from .launch_sites import Launch
-from .launcher_calls import ShellText
+from .launcher_calls import ASSIGNMENT, ShellText
 from .lint_rules import DEFAULT_PORT, case
 from .shell import Command
 from .surroundings import Surroundings
@@ -15,6 +16,7 @@ from .surroundings import Surroundings
 MOST_PAIRS = 200
 LASTING = frozenset({"wait", "sleep", "tail", "while", "until", "read", "srun", "ssh", "fg", "kill"})
 """Commands that keep a script from its end, or that end what runs in the background."""
+RAY_BLOCKS = re.compile(r"\bray start\b.*--block\b")
 PORTS = ("master_port", "main_process_port")
 
 
@@ -69,26 +71,21 @@ def _rank(launch: Launch) -> str:
 def _blocked(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     """Report `ray start --block` with commands behind it."""
     for at, command in enumerate(script.commands):
-        words = [word.text for word in command.words]
-        is_ray = any(words[i : i + 2] == ["ray", "start"] for i in range(len(words))) or any(
-            "ray start" in word for word in words
-        )
-        if not is_ray or command.background or not any("--block" in word for word in words):
-            continue
-        later = [one for one in script.commands[at + 1 :] if _follows(one, command)]
-        if later:
+        is_blocking = not command.background and RAY_BLOCKS.search(_text(command)) is not None
+        if is_blocking and any(_follows(later, command) for later in script.commands[at + 1 :]):
             yield case("L59", "ray", around.at(command.line), value="ray start --block")
             return
 
 
+def _text(command: Command) -> str:
+    """Return the words of a command without assignments."""
+    return " ".join(word.text for word in command.words if not ASSIGNMENT.match(word.text))
+
+
 def _follows(later: Command, command: Command) -> bool:
     """Return True if a command is reached after another one ends."""
-    depth = len(command.branch)
-    return (
-        later.line > command.line
-        and all(branch in command.branch for branch in later.branch[:depth] if depth)
-        and later.words[0].text not in ("echo", "exit", "fi")
-    )
+    is_reached = all(branch in command.branch for branch in later.branch[: len(command.branch)])
+    return later.line > command.line and is_reached and later.words[0].text not in ("echo", "exit")
 
 
 def _ends_early(script: ShellText, launches: Sequence[Launch], around: Surroundings) -> Iterator[Finding]:
