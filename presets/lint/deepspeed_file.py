@@ -77,8 +77,8 @@ def _zero(document: MarkupNode, file: str) -> Iterator[Finding]:
     if zero is None or not zero.mapping:
         return
     is_auto = zero.text("stage") == "auto"
-    stages = zero.get("stage")
-    if not is_auto and not (stages and stages.items):  # the autotuner takes a list
+    is_tuned = document.get("autotuning") is not None  # which takes a list of stages
+    if not is_auto and not is_tuned:
         yield from lint_rules.choice(file, zero.get("stage"), "stage", STAGES, "DeepSpeed")
     stage = zero.number("stage") or 0
     for key, least in LEAST_STAGE.items():
