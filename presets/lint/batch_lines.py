@@ -38,12 +38,12 @@ def _directives(text: str, around: Surroundings) -> Iterator[Finding]:
         match = _APART.search(text)
         if match:
             where = around.at(text.count("\n", 0, match.start()) + around.first_line)
-            yield case("L67", "apart", where, value=match[1], severity="warning", option=match[1])
+            yield case("L67", "apart", where, {"option": match[1]}, value=match[1], severity="warning")
         return
     if not text.startswith("#!"):
         yield case("L67", "shell", around.at(around.first_line))
     if "\r\n" in text:
-        yield case("L67", "dos", around.at(1), file=around.file or "FILE")
+        yield case("L67", "dos", around.at(1), {"file": around.file or "FILE"})
     yield from _each(batch, around)
 
 
@@ -55,7 +55,7 @@ def _each(batch: Batch, around: Surroundings) -> Iterator[Finding]:
         name, severity, near = _problem(directive)
         if name and not (name == "variable" and around.late is not None):
             shown = option if name in ("unknown", "late") else f"{option} {value}"
-            yield case("L67", name, where, value=shown, severity=severity, near=near, option=shown)
+            yield case("L67", name, where, {"option": shown}, value=shown, severity=severity, near=near)
 
 
 def _problem(directive: Directive) -> tuple[str, Severity, str]:
@@ -87,7 +87,9 @@ def _broken(script: ShellText, around: Surroundings) -> Iterator[Finding]:
                 yield _cut(before, first.text, first.line, around)
             seen = first.line
         elif len(command.words) > 1 and command.words[1].text == "=" and _NAME.fullmatch(first.text):
-            yield case("L68", "equals", around.at(first.line), value=f"{first.text} =", name=first.text)
+            yield case(
+                "L68", "equals", around.at(first.line), {"name": first.text}, value=f"{first.text} ="
+            )
 
 
 def _cut(before: str, option: str, line: int, around: Surroundings) -> Finding:
@@ -96,7 +98,7 @@ def _cut(before: str, option: str, line: int, around: Surroundings) -> Finding:
         name = "comment"
     elif _BROKEN.search(before):
         name = "blank"
-    return case("L68", name, around.at(line - 1), value=option, option=option, line=line - 1)
+    return case("L68", name, around.at(line - 1), {"option": option, "line": line - 1}, value=option)
 
 
 def _unset(script: ShellText, around: Surroundings) -> Iterator[Finding]:
@@ -115,7 +117,7 @@ def _unset(script: ShellText, around: Surroundings) -> Iterator[Finding]:
 
 def _uses(call: LauncherCall) -> Iterator[tuple[str, str, int]]:
     """Yield the variables in the words and assignments of a launch: name, the option that uses it, and line."""
-    option = call.program
+    option: str = call.program
     for word in call.words:
         if word.text.startswith("-"):
             option = word.text.partition("=")[0]
@@ -159,13 +161,19 @@ def _of_name(
         on_line = any(option in word.text for option in options for word in call.before)
         if not given and not on_line:
             facts = {"name": name, "option": options[0], "use": use}
-            yield case("L69", "slurm", where, value=f"${name}", severity="warning", **facts)
+            yield case("L69", "slurm", where, facts, value=f"${name}", severity="warning")
         return
     near = nearest(name, [setting.name for setting in script.settings], 0.86)
     is_counted = re.sub(r"\d", "", near or "") == re.sub(r"\d", "", name)
     if near and not is_counted and len(name) > 4 and not name.startswith(("SLURM", "SKYPILOT")):
         yield case(
-            "L69", "near", where, value=f"${name}", near=f"${near}", severity="warning", name=name, use=use
+            "L69",
+            "near",
+            where,
+            {"name": name, "use": use},
+            value=f"${name}",
+            near=f"${near}",
+            severity="warning",
         )
 
 
@@ -180,5 +188,10 @@ def _sky_names(script: ShellText, around: Surroundings, known: set[str]) -> Iter
         near = nearest(name, names, 0.6)
         line = around.first_line + script.text.count("\n", 0, match.start())
         yield case(
-            "L69", "sky", around.at(line), value=f"${name}", near=near and f"${near}", name=name, use=name
+            "L69",
+            "sky",
+            around.at(line),
+            {"name": name, "use": name},
+            value=f"${name}",
+            near=near and f"${near}",
         )

@@ -89,7 +89,7 @@ def _api(manifest: Manifest) -> Iterator[Finding]:
     given = manifest.document.text("apiVersion")
     if not APIS[manifest.kind].fullmatch(given):
         where = manifest.at("apiVersion")
-        yield case("L72", "api", where, value=f"apiVersion: {given}", api=given, kind=manifest.kind)
+        yield case("L72", "api", where, {"api": given, "kind": manifest.kind}, value=f"apiVersion: {given}")
 
 
 def _pods(kind: str, document: MarkupNode) -> Iterator[Pods]:
@@ -171,7 +171,7 @@ def _env(manifest: Manifest, container: MarkupNode) -> Iterator[Finding]:
         where = place(manifest.file, node, f"env.{name}")
         yield from lint_rules.in_plain_text(name, value, where)
         if manifest.kind == "PyTorchJob" and name in OPERATORS["PyTorchJob"]:
-            yield case("L72", "operator", where, value=name, severity="warning", name=name)
+            yield case("L72", "operator", where, {"name": name}, value=name, severity="warning")
         if (
             name == "MASTER_ADDR"
             and (manifest.nodes or 1) > 1
@@ -204,10 +204,10 @@ def _resources(manifest: Manifest, container: MarkupNode) -> Iterator[Finding]:
             continue
         where, limit = place(manifest.file, amount, name), given.get(name)
         if limit is None:
-            yield case("L72", "only", where, value=f"{name}: {amount.shown}", name=name)
+            yield case("L72", "only", where, {"name": name}, value=f"{name}: {amount.shown}")
         elif limit.shown != amount.shown:
             facts = {"name": name, "requests": amount.shown, "limits": limit.shown}
-            yield case("L72", "gpus", where, value=f"{name}: {amount.shown}", **facts)
+            yield case("L72", "gpus", where, facts, value=f"{name}: {amount.shown}")
 
 
 def _mounts(manifest: Manifest, pods: Pods, container: MarkupNode) -> Iterator[Finding]:
@@ -217,7 +217,7 @@ def _mounts(manifest: Manifest, pods: Pods, container: MarkupNode) -> Iterator[F
     for mount in mounts:
         if mount.text("name") and mount.text("name") not in volumes and _knows_volumes(manifest):
             where = place(manifest.file, mount.get("name"), "volumeMounts")
-            yield case("L72", "volume", where, value=mount.text("name"), name=mount.text("name"))
+            yield case("L72", "volume", where, {"name": mount.text("name")}, value=mount.text("name"))
     has_shm = any("/dev/shm" in mount.text("mountPath") for mount in mounts) or pods.spec.on("hostIPC")
     if (_gpus(container) or 0) > 1 and not has_shm and manifest.kind != "MPIJob":
         yield case("L72", "shm", place(manifest.file, container, "containers"), severity="note")
@@ -262,7 +262,7 @@ def _unexpanded(nodes: list[MarkupNode], words: list[str], around: Surroundings)
         name = next((name for name in names_in(word) if name in around.env), "")
         if name and " " not in word:
             where = place(around.file, node, "command")
-            yield case("L58", "pod", where, value=word[:60], name=name)
+            yield case("L58", "pod", where, {"name": name}, value=word[:60])
             return
 
 
@@ -281,7 +281,7 @@ def _equal_gpus(manifest: Manifest) -> Iterator[Finding]:
             :: len(counts) - 1
         ][:2]
         facts = {"first": f"{first_name} has {one} GPUs", "second": f"{second_name} has {two}"}
-        yield case("L72", "differ", manifest.at("spec"), severity="warning", **facts)
+        yield case("L72", "differ", manifest.at("spec"), facts, severity="warning")
 
 
 def _pytorch(manifest: Manifest) -> Iterator[Finding]:
@@ -292,8 +292,8 @@ def _pytorch(manifest: Manifest) -> Iterator[Finding]:
             "L72",
             "masters",
             where,
+            {"count": masters.number("replicas")},
             value=f"replicas: {masters.number('replicas')}",
-            count=masters.number("replicas"),
         )
     yield from _named(manifest, "pytorch")
     yield from _one_rank(manifest)
@@ -308,9 +308,9 @@ def _pytorch(manifest: Manifest) -> Iterator[Finding]:
                     "L72",
                     "counts",
                     where,
+                    facts,
                     value=f"nprocPerNode: {each}",
                     severity="error" if each > gpus else "warning",
-                    **facts,
                 )
 
 
@@ -332,7 +332,7 @@ def _one_rank(manifest: Manifest) -> Iterator[Finding]:
             gpus = _gpus(container) or 0
             if gpus > 1 and re.search(r"\bpython3? \S+\.py", text) and not OWN_RANKS.search(text):
                 where = place(manifest.file, nodes[0], "command")
-                yield case("L72", "ranks", where, value=f"{gpus} GPUs", severity="warning", gpus=gpus)
+                yield case("L72", "ranks", where, {"gpus": gpus}, value=f"{gpus} GPUs", severity="warning")
                 return
 
 
@@ -343,7 +343,11 @@ def _named(manifest: Manifest, name: str) -> Iterator[Finding]:
         if containers and all(container.text("name") != name for container in containers):
             where = place(manifest.file, containers[0].get("name") or containers[0], "containers")
             yield case(
-                "L72", "container", where, value=containers[0].text("name"), name=name, kind=manifest.kind
+                "L72",
+                "container",
+                where,
+                {"name": name, "kind": manifest.kind},
+                value=containers[0].text("name"),
             )
 
 
@@ -367,9 +371,9 @@ def _train(manifest: Manifest) -> Iterator[Finding]:
             "L72",
             "counts",
             where,
+            facts,
             value=f"numProcPerNode: {each}",
             severity="error" if each > gpus else "warning",
-            **facts,
         )
     yield from _env(manifest, trainer)
     env = dict.fromkeys(OPERATORS["TrainJob"], "$")
@@ -387,7 +391,7 @@ def _jobset(manifest: Manifest) -> Iterator[Finding]:
         if inner.text("completionMode") == "NonIndexed" and (inner.number("parallelism") or 1) > 1:
             where = place(manifest.file, inner.get("completionMode"), "completionMode")
             yield case(
-                "L72", "index", where, value="completionMode: NonIndexed", name="JOB_COMPLETION_INDEX"
+                "L72", "index", where, {"name": "JOB_COMPLETION_INDEX"}, value="completionMode: NonIndexed"
             )
     yield from _pod_names(manifest, jobs)
 
@@ -410,7 +414,7 @@ def _pod_names(manifest: Manifest, jobs: list[MarkupNode]) -> Iterator[Finding]:
             ):
                 where = place(manifest.file, node, "env.MASTER_ADDR")
                 first = f"{name}-{jobs[0].text('name')}-0-0.{domain}"
-                yield case("L72", "pod", where, value=value, name=value, first=first)
+                yield case("L72", "pod", where, {"name": value, "first": first}, value=value)
 
 
 def _job_counts(manifest: Manifest, spec: MarkupNode) -> Iterator[Finding]:
@@ -418,12 +422,18 @@ def _job_counts(manifest: Manifest, spec: MarkupNode) -> Iterator[Finding]:
     parallel, all_ = spec.number("parallelism"), spec.number("completions")
     where = place(manifest.file, spec.get("parallelism") or spec.get("completions") or spec, "spec")
     if all_ and (parallel or 1) < all_ and all_ > 1:
-        yield case("L72", "pods", where, value=f"parallelism: {parallel or 1}", one=parallel or 1, two=all_)
+        yield case(
+            "L72", "pods", where, {"one": parallel or 1, "two": all_}, value=f"parallelism: {parallel or 1}"
+        )
     policy = spec.get("template", "spec", "restartPolicy")
     if policy is not None and policy.shown not in ("Never", "OnFailure"):
         shown = f"restartPolicy: {policy.shown}"
         yield case(
-            "L72", "policy", place(manifest.file, policy, "restartPolicy"), value=shown, given=policy.shown
+            "L72",
+            "policy",
+            place(manifest.file, policy, "restartPolicy"),
+            {"given": policy.shown},
+            value=shown,
         )
 
 
@@ -434,11 +444,7 @@ def _job(manifest: Manifest) -> Iterator[Finding]:
         if least and pods and least > pods:
             facts = {"first": "minAvailable", "one": least, "second": "the sum of replicas", "two": pods}
             yield case(
-                "L72",
-                "counts",
-                manifest.at("spec", "minAvailable"),
-                value=f"minAvailable: {least}",
-                **facts,
+                "L72", "counts", manifest.at("spec", "minAvailable"), facts, value=f"minAvailable: {least}"
             )
         return
     yield from _job_counts(manifest, spec)
@@ -453,7 +459,9 @@ def _job(manifest: Manifest) -> Iterator[Finding]:
     if (spec.number("parallelism") or 1) < 2:
         return
     if "JOB_COMPLETION_INDEX" in text and spec.text("completionMode") != "Indexed":
-        yield case("L72", "index", manifest.at("spec"), value="completionMode", name="JOB_COMPLETION_INDEX")
+        yield case(
+            "L72", "index", manifest.at("spec"), {"name": "JOB_COMPLETION_INDEX"}, value="completionMode"
+        )
     name = manifest.document.text("metadata", "name")
     if (
         name
@@ -485,7 +493,7 @@ def _mpi(manifest: Manifest) -> Iterator[Finding]:
                     else manifest.at("spec")
                 )
                 yield case(
-                    "L72", "counts", where, value=f"slotsPerWorker: {slots}", severity="warning", **facts
+                    "L72", "counts", where, facts, value=f"slotsPerWorker: {slots}", severity="warning"
                 )
 
 
@@ -507,7 +515,7 @@ def _mpirun(
         ):
             facts = {"np": number, "workers": workers, "slots": slots, "all": workers * slots}
             where = place(manifest.file, items[0], "command")
-            yield case("L72", "slots", where, value=f"{option} {number}", **facts)
+            yield case("L72", "slots", where, facts, value=f"{option} {number}")
             return
 
 
@@ -531,7 +539,7 @@ def _ray(manifest: Manifest) -> Iterator[Finding]:
         if launch is not None and (manifest.nodes or 0) > 0:
             where = manifest.at("spec", "entrypoint")
             yield case(
-                "L72", "entry", where, value=launch.program, severity="warning", given=launch.program
+                "L72", "entry", where, {"given": launch.program}, value=launch.program, severity="warning"
             )
         around = Surroundings(file=manifest.file, in_image=True)
         yield from launches.check_text(entry.value, around, entry.text_line or entry.line)
@@ -552,12 +560,7 @@ def _ray_version(manifest: Manifest, cluster: MarkupNode) -> Iterator[Finding]:
                 facts = {"first": "rayVersion", "one": version.shown, "second": "the image", "two": tag[1]}
                 where = place(manifest.file, version, "rayVersion")
                 yield case(
-                    "L72",
-                    "counts",
-                    where,
-                    value=f"rayVersion: {version.shown}",
-                    severity="warning",
-                    **facts,
+                    "L72", "counts", where, facts, value=f"rayVersion: {version.shown}", severity="warning"
                 )
 
 
@@ -567,16 +570,16 @@ def _ray_group(manifest: Manifest, group: MarkupNode) -> Iterator[Finding]:
     where = place(manifest.file, group.get("replicas") or group, "replicas")
     if count is not None and most is not None and count > most:
         facts = {"first": "replicas", "one": count, "second": "maxReplicas", "two": most}
-        yield case("L72", "counts", where, value=f"replicas: {count}", **facts)
+        yield case("L72", "counts", where, facts, value=f"replicas: {count}")
     if count is not None and least is not None and count < least:
         facts = {"first": "replicas", "one": count, "second": "minReplicas", "two": least}
-        yield case("L72", "counts", where, value=f"replicas: {count}", **facts)
+        yield case("L72", "counts", where, facts, value=f"replicas: {count}")
     started = group.number("rayStartParams", "num-gpus")
     for container in (group.get("template", "spec", "containers") or MarkupNode(0, None)).items:
         gpus = _gpus(container)
         if started is not None and gpus is not None and started != gpus:
             facts = {"first": "num-gpus", "one": started, "second": "nvidia.com/gpu", "two": gpus}
-            yield case("L72", "counts", where, value=f"num-gpus: {started}", severity="warning", **facts)
+            yield case("L72", "counts", where, facts, value=f"num-gpus: {started}", severity="warning")
 
 
 KINDS: Mapping[str, Callable[[Manifest], Iterator[Finding]]] = {

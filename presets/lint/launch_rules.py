@@ -55,10 +55,16 @@ def _first_node_only(launch: Launch) -> Iterator[Finding]:
         name = "inside" if by_step else "waits"
         severity: Severity = "warning" if by_step else "error"
         file = launch.around.file or "FILE"
-        yield case("L56", name, launch.where, severity=severity, program=program, nodes=told, file=file)
+        yield case(
+            "L56", name, launch.where, {"program": program, "nodes": told, "file": file}, severity=severity
+        )
     elif told == 1 and nodes and nodes > 1 and _is_last(launch):
         yield case(
-            "L56", "idle", launch.where, severity="warning", program=program, nodes=nodes, others=nodes - 1
+            "L56",
+            "idle",
+            launch.where,
+            {"program": program, "nodes": nodes, "others": nodes - 1},
+            severity="warning",
         )
 
 
@@ -87,15 +93,20 @@ def _several_per_node(launch: Launch) -> Iterator[Finding]:
     told, ranks = launch.told_nodes(), launch.told_ranks()
     if site.remote:
         if told and (site.copies or 0) > told and ranks != 1:
-            yield case("L57", "mpi", launch.where, copies=site.copies, program=program, ranks=_ranks(ranks))
+            yield case(
+                "L57",
+                "mpi",
+                launch.where,
+                {"copies": site.copies, "program": program, "ranks": _ranks(ranks)},
+            )
         return
     if (site.per_node or 0) > 1 and ranks != 1:
         nodes = "a node" if site.nodes == 1 else "each node"
         facts = {"copies": site.per_node, "program": program, "nodes": nodes, "ranks": _ranks(ranks)}
-        yield case("L57", "tasks", launch.where, value=f"{site.per_node} tasks per node", **facts)
+        yield case("L57", "tasks", launch.where, facts, value=f"{site.per_node} tasks per node")
     elif told and (site.copies or 0) > told and (told > 1 or "nnodes" in launch.options.values):
         what = "one node each" if told == 1 else f"{told} nodes"
-        yield case("L57", "nodes", launch.where, copies=site.copies, program=program, told=what)
+        yield case("L57", "nodes", launch.where, {"copies": site.copies, "program": program, "told": what})
 
 
 def _ranks(ranks: int | None) -> str:
@@ -113,16 +124,16 @@ def _expanded_once(launch: Launch) -> Iterator[Finding]:
         is_written = launch.around.late is not None and once not in launch.around.late
         where = launch.around.at(word.line)
         if never and launch.site.on_each and not launch.site.remote:
-            yield case("L58", "never", where, value=f"{option} ${never}", name=never)
+            yield case("L58", "never", where, {"name": never}, value=f"{option} ${never}")
         elif once:
             name = "written" if is_written else "once"
-            yield case("L58", name, where, value=f"{option} ${once}", name=once, option=option)
+            yield case("L58", name, where, {"name": once, "option": option}, value=f"{option} ${once}")
         elif (
             "SLURM_LOCALID" in names_in(word.text)
             and _numbers_nodes(option)
             and launch.site.per_node in (1, None)
         ):
-            yield case("L58", "zero", where, value=f"{option} $SLURM_LOCALID", name="SLURM_LOCALID")
+            yield case("L58", "zero", where, {"name": "SLURM_LOCALID"}, value=f"{option} $SLURM_LOCALID")
     yield from _variables_once(launch, expansion)
 
 
@@ -155,7 +166,7 @@ def _variables_once(launch: Launch, expansion: Expansion) -> Iterator[Finding]:
         name = next((name for name in expansion.once(word) if PER_TASK.fullmatch(name)), "")
         if name and (launch.site.copies or 2) > 1:
             where, value = launch.around.at(setting.line), f"{setting.name}=${name}"
-            yield case("L58", "once", where, value=value, name=name, option=setting.name)
+            yield case("L58", "once", where, {"name": name, "option": setting.name}, value=value)
 
 
 def _exports(launch: Launch) -> Iterator[Finding]:
@@ -180,12 +191,12 @@ def _through_srun(launch: Launch, lost: Sequence[str]) -> Iterator[Finding]:
             given = "…" if value == "NONE" else value
             facts = {"names": given, "lost": names or "other variable"}
             shown = f"--export={value}"
-            yield case("L61", "srun", where, value=shown, severity=severity, given=value, **facts)
+            yield case("L61", "srun", where, {"given": value, **facts}, value=shown, severity=severity)
         return
     value = batch.text("export") if batch else ""
     if batch and _is_closed(value) and lost and "SLURM_EXPORT_ENV" not in launch.script.text:
         where, shown = launch.around.at(batch.options["export"].line), f"--export={value}"
-        yield case("L61", "batch", where, value=shown, given=value, lost=_some(lost))
+        yield case("L61", "batch", where, {"given": value, "lost": _some(lost)}, value=shown)
 
 
 def _is_closed(value: str) -> bool:
@@ -203,7 +214,7 @@ def _through_ssh(launch: Launch) -> Iterator[Finding]:
         if name.isupper() and any(word.text.startswith(f"{name}=") for word in launch.call.before[:at])
     ]
     if lost:
-        yield case("L61", "ssh", launch.where, name=lost[0], lost=_some(lost))
+        yield case("L61", "ssh", launch.where, {"name": lost[0], "lost": _some(lost)})
 
 
 def _through_mpi(launch: Launch, lost: Sequence[str]) -> Iterator[Finding]:
@@ -217,7 +228,9 @@ def _through_mpi(launch: Launch, lost: Sequence[str]) -> Iterator[Finding]:
     given = {after.partition("=")[0] for word, after in itertools.pairwise(words) if word == "-x"}
     missing = [name for name in lost if name not in given and name.startswith(NEEDED)]
     if has_hosts and not passes and missing:
-        yield case("L61", "mpi", launch.where, severity="warning", name=missing[0], lost=_some(missing))
+        yield case(
+            "L61", "mpi", launch.where, {"name": missing[0], "lost": _some(missing)}, severity="warning"
+        )
 
 
 NEEDED = (
@@ -253,7 +266,7 @@ def _cpus(launch: Launch) -> Iterator[Finding]:
     cpus = batch.number("cpus-per-task") or 1
     is_given = own.has("cpus-per-task") or own.text("cpu-bind") in ("none", "no", "v,none")
     if cpus > 1 and not is_given and "SRUN_CPUS_PER_TASK" not in launch.script.text:
-        yield case("L62", "lost", launch.where, value=f"--cpus-per-task={cpus}", cpus=cpus)
+        yield case("L62", "lost", launch.where, {"cpus": cpus}, value=f"--cpus-per-task={cpus}")
 
 
 def _devices(launch: Launch) -> Iterator[Finding]:
@@ -271,7 +284,7 @@ def _devices(launch: Launch) -> Iterator[Finding]:
         is_first = devices == ",".join(str(number) for number in range(devices.count(",") + 1))
         if option and not is_first:
             facts = {"devices": devices, "option": f"--{option}"}
-            yield case("L63", "deepspeed", launch.where, value=value, **facts)
+            yield case("L63", "deepspeed", launch.where, facts, value=value)
         return
     ids = flags.get("gpu_ids") if launch.call.program == "accelerate" else None
     if ids is not None and ids.text not in ("all", devices):
@@ -279,17 +292,16 @@ def _devices(launch: Launch) -> Iterator[Finding]:
             "L63",
             "accelerate",
             launch.where,
+            {"ids": ids.text, "devices": devices},
             value=value,
             severity="warning",
-            ids=ids.text,
-            devices=devices,
         )
         return
     count, ranks = devices.count(",") + 1, launch.told_ranks() or 0
     if re.fullmatch(r"\d+(,\d+)*", devices) and ranks > count:
         shown = f"{count} GPU" + ("s" if count > 1 else "")
-        facts = {"devices": devices, "count": shown, "program": launch.call.program, "ranks": ranks}
-        yield case("L63", "ranks", launch.where, value=value, **facts)
+        facts = {"devices": devices, "count": shown, "program": launch.call.program, "ranks": str(ranks)}
+        yield case("L63", "ranks", launch.where, facts, value=value)
 
 
 def _scontrol(launch: Launch) -> Iterator[Finding]:
@@ -331,19 +343,19 @@ def _deepspeed(launch: Launch) -> Iterator[Finding]:
     elif not several and launch.around.batch and not _spreads(launch.script):
         nodes = launch.around.batch.nodes or 1
         if nodes > 1:
-            yield case("L66", "one", launch.where, nodes=nodes)
+            yield case("L66", "one", launch.where, {"nodes": nodes})
 
 
 def _deepspeed_on_each(launch: Launch, several: str) -> Iterator[Finding]:
     site = launch.site
     if site.nodes != 1 and several:
         option = several.replace("--H", "--hostfile")
-        yield case("L66", "all", launch.where, value=option, option=option)
+        yield case("L66", "all", launch.where, {"option": option}, value=option)
     elif (site.nodes or 1) > 1:
         yield case("L66", "nodes", launch.where)
     elif (site.copies or 1) > 1:
         facts = {"copies": site.copies, "program": "deepspeed", "nodes": "a node", "ranks": "ranks"}
-        yield case("L57", "tasks", launch.where, **facts)
+        yield case("L57", "tasks", launch.where, facts)
 
 
 def _addresses(launch: Launch) -> Iterator[Finding]:
@@ -451,7 +463,7 @@ def _image(launch: Launch) -> Iterator[Finding]:
             continue
         if not any(option.startswith(switches) for option in options):
             shown = " or ".join(switches[:2])
-            yield case("L73", "gpus", launch.where, value=program, program=program, option=shown)
+            yield case("L73", "gpus", launch.where, {"program": program, "option": shown}, value=program)
 
 
 IMAGE_SWITCHES: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {

@@ -82,17 +82,16 @@ def case(
     id: str,
     name: str,
     where: str,
-    /,
+    facts: Mapping[str, object] | None = None,
     *,
     value: str = "",
     severity: Severity | None = None,
     near: str = "",
-    **facts: object,
 ) -> Finding:
     """Return a finding of a case of the rule `id`, in whose sentences the facts are filled in."""
-    rule = rules()[id]
-    remedy = rule.repairs.get(name, rule.repair).format(**facts)
-    text = rule.texts[name].format(**facts)
+    rule, known = rules()[id], facts or {}
+    remedy = rule.repairs.get(name, rule.repair).format(**known)
+    text = rule.texts[name].format(**known)
     return issue(id, where, text, value=value, remedy=remedy, near=near, severity=severity)
 
 

@@ -38,7 +38,7 @@ def _one_after_another(launches: Sequence[Launch]) -> Iterator[Finding]:
             return
     for first, second in islice(combinations(parts, 2), MOST_PAIRS):
         if _place(first) != _place(second) and first.call.command.branch == second.call.command.branch:
-            yield case("L59", "lines", first.where, value=first.call.program, line=second.call.line)
+            yield case("L59", "lines", first.where, {"line": second.call.line}, value=first.call.program)
             return
 
 
@@ -102,7 +102,7 @@ def _ends_early(script: ShellText, launches: Sequence[Launch], around: Surroundi
         return
     after = [launch for launch in launches if launch.call.line >= last.call.line]
     if all(launch.call.command.background for launch in after) and not _may_start(script, last):
-        yield case("L60", "ends", last.where, value="&", program=last.call.program)
+        yield case("L60", "ends", last.where, {"program": last.call.program}, value="&")
 
 
 def _may_start(script: ShellText, last: Launch) -> bool:
@@ -146,15 +146,15 @@ def _array_port(script: ShellText, launches: Sequence[Launch], around: Surroundi
             "L64",
             "array",
             around.at(port.line),
+            facts,
             value=f"MASTER_PORT={port.value}",
             severity="warning",
-            **facts,
         )
         return
     for launch in launches:
         fixed = _port(launch)
         if fixed.isdecimal() and launch.call.is_launcher:
-            yield case("L64", "array", launch.where, value=fixed, severity="warning", port=fixed)
+            yield case("L64", "array", launch.where, {"port": fixed}, value=fixed, severity="warning")
             return
 
 
@@ -185,10 +185,10 @@ def _same_port(launches: Sequence[Launch]) -> Iterator[Finding]:
             continue
         facts = {"program": first.call.program, "first": first.call.line, "second": second.call.line}
         if ports[0]:
-            yield case("L64", "beside", second.where, value=ports[0], port=ports[0], **facts)
+            yield case("L64", "beside", second.where, {"port": ports[0], **facts}, value=ports[0])
         else:
             option = "--main_process_port" if first.call.program == "accelerate" else "--master_port"
-            yield case("L64", "default", second.where, value=DEFAULT_PORT, option=option, **facts)
+            yield case("L64", "default", second.where, {"option": option, **facts}, value=DEFAULT_PORT)
         return
 
 

@@ -79,7 +79,7 @@ def _first_launch(plan: Plan, ran_on_one_node: bool | None) -> Iterator[Finding]
         facts = {"script": PurePath(_script_path(plan)).name, "nodes": plan.nnodes}
         command = f"`distui launch {plan.preset} -- {facts['script']}` for a few steps"
         yield lint_rules.case(
-            "L71", "first", "topology.nnodes", value=str(plan.nnodes), command=command, **facts
+            "L71", "first", "topology.nnodes", {"command": command, **facts}, value=str(plan.nnodes)
         )
 
 

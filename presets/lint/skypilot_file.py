@@ -91,7 +91,7 @@ def _not_brought(task: MarkupNode, around: Surroundings) -> Iterator[Finding]:
     for word in _relative_files(run.value, run.text_line or run.line):
         where = around.at(word.line)
         if workdir is None and not task.get("setup"):
-            yield issue_case("L70", "nothing", where, value=word.text, path=word.text)
+            yield issue_case("L70", "nothing", where, {"path": word.text}, value=word.text)
         elif workdir is not None and around.exists and isinstance(workdir.value, str):
             path = str(PurePath(workdir.value) / word.text)
             if not workdir.value.startswith("~") and not around.exists(path):
@@ -129,7 +129,7 @@ def _setup_names(setup: MarkupNode | None, file: str) -> Iterator[Finding]:
     for match in RUN_ONLY.finditer(setup.value):
         line = (setup.text_line or setup.line) + setup.value.count("\n", 0, match.start())
         facts = {"name": match[1], "use": f"${match[1]}"}
-        yield issue_case("L69", "setup", f"{file}:{line}", value=f"${match[1]}", **facts)
+        yield issue_case("L69", "setup", f"{file}:{line}", facts, value=f"${match[1]}")
 
 
 def _relative_files(text: str, first_line: int) -> Iterator[shell.Word]:
