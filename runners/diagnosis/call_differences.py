@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple, TypeVar
 
 from ..run.pulse import Collective, Pulse
@@ -105,6 +105,28 @@ def _has_skipped(mine: Mapping[int, Collective], theirs: Mapping[int, Collective
         return False
     located = all(mine[seq].sites and theirs[seq + 1].sites for seq in later)
     return len(later) >= (1 if located else 2)
+
+
+USUAL_TIMES = 3
+"""Minimum number of times that a rank has made a call in its usual order."""
+
+
+def left_out_between(pulses: Sequence[Pulse], call: Collective, group: str) -> bool:
+    """Whether a rank made this call without a call of another group that it always made since the one before.
+
+    All its calls of both groups are compared by time.
+    """
+    own = sorted(calls(pulses, call.group).values(), key=lambda it: it.seq)
+    times = [each.created for each in own if each.seq <= call.seq]
+    others = [each.created for each in calls(pulses, group).values()]
+    between = [sum(before < at <= after for at in others) for before, after in pairwise(times)]
+    if len(between) <= USUAL_TIMES or not others:
+        return False
+    first = next(
+        (number for number, count in enumerate(between) if count), None
+    )  # older calls are not kept
+    usual = between[first:-1] if first is not None else []
+    return len(usual) >= USUAL_TIMES and len(set(usual)) == 1 and between[-1] < usual[0]
 
 
 def calls(pulses: Sequence[Pulse], group: str) -> dict[int, Collective]:

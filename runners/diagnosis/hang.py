@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ...presets.finding import NO_VERDICT, Finding
+from ...presets.plurals import plural
 from ..run.formatting import agreeing, spans_text
 from ..run.model import RunPhase
 from ..run.pulse import Collective, Pulse, Stall
@@ -14,7 +15,7 @@ from ..run.samples import Gpu
 from ..run.under_way import stopping
 from . import activity, culprits, died, leaving, own_lines, progress, starting, waits
 from .activity import Activity, Kind
-from .call_differences import Shift, Split, calls, shift, split
+from .call_differences import Shift, Split, calls, left_out_between, shift, split
 from .culprits import Case, waiting_text
 from .view import View
 from .waits import Ends, Pending, RankWait, Waits
@@ -298,7 +299,21 @@ def _parted(view: View, parting: Split, pending: Pending) -> Iterable[str]:
             f"they part at #{apart.mine.seq}{'' if apart.exact else ' or before'}: rank {few[0]} called "
             f"{_brief(apart.mine)}, rank {most[0]} {_brief(apart.theirs)}"
         )
+    yield from _steps(view, few, most)
     yield from own_lines.quoted(view, few, most)
+
+
+def _steps(view: View, few: Sequence[int], most: Sequence[int]) -> Iterator[str]:
+    """Yield the numbers of optimizer steps if the ranks have made different ones."""
+    mine, theirs = _step_of(view, few), _step_of(view, most)
+    if mine is not None and theirs is not None and mine != theirs:
+        yield f"{spans_text('rank', few)} made {plural(mine, 'step')}, {spans_text('rank', most)} {theirs}"
+
+
+def _step_of(view: View, ranks: Sequence[int]) -> int | None:
+    """Return the steps that these ranks have made; None if unknown, or not the same."""
+    steps = {pulse.step for rank in ranks if (pulse := view.newest(rank)) is not None}
+    return next(iter(steps)) if len(steps) == 1 else None
 
 
 def _brief(call: Collective) -> str:
@@ -410,10 +425,10 @@ def _is_stuck(view: View, wait: RankWait) -> bool:
 
 def circle(view: View, blocked: Sequence[Pending]) -> Finding:
     """Report ranks that wait for each other in different groups."""
-    parts = [
-        f"{spans_text('rank', each.ranks)} in {activity.call_text(each.call)} of {each.desc}"
-        for each in blocked
-    ]
+    skipped = _skipped_in_circle(view, blocked)
+    if skipped is not None:
+        return skipped
+    parts = [_part_of_circle(each, blocked) for each in blocked]
     ranks = tuple(waits.waiting_ranks(blocked))
     text = f"ranks wait for each other: {'; '.join(parts[:4])}"
     if len(parts) > 4:
@@ -426,6 +441,50 @@ def circle(view: View, blocked: Sequence[Pending]) -> Finding:
         remedy="let every rank call the collectives of its groups in the same order",
         evidence=tuple(waiting_text(view, pending) for pending in blocked[:4]),
         since=min(pending.since for pending in blocked),
+    )
+
+
+def _part_of_circle(pending: Pending, blocked: Sequence[Pending]) -> str:
+    """ "rank 0 in all_reduce #100 of tp, which rank 1 has not called"."""
+    inside = waits.waiting_ranks(blocked)
+    missing = [rank for rank in pending.missing if rank in inside]
+    part = f"{spans_text('rank', pending.ranks)} in {activity.call_text(pending.call)} of {pending.desc}"
+    if not missing:
+        return part
+    return f"{part}, which {spans_text('rank', missing)} {agreeing(missing, 'has', 'have')} not called"
+
+
+def _skipped_in_circle(view: View, blocked: Sequence[Pending]) -> Finding | None:
+    """Report the rank of a circle that left out a call which it has always made before its newest one."""
+    found: list[tuple[int, Pending]] = []
+    for pending in blocked:
+        for rank in pending.missing:
+            inside = next((each for each in blocked if rank in each.waits), None)
+            pulses = view.history.get(rank, ())
+            if inside is not None and left_out_between(
+                pulses, inside.waits[rank].call, pending.point.key.name
+            ):
+                found.append((rank, pending))
+    if len(found) != 1:
+        return None
+    rank, pending = found[0]
+    others = tuple(other for other in waits.waiting_ranks(blocked) if other != rank)
+    text = (
+        f"{view.ranks_text([rank])} skipped {_located(pending.call)} of {pending.desc}; "
+        f"{spans_text('rank', pending.ranks)} {agreeing(pending.ranks, 'waits', 'wait')} for it there"
+    )
+    return Finding(
+        "hang-mismatch",
+        "error",
+        text,
+        **view.rank_fields([rank]),
+        waiting=others,
+        remedy=ALIGN,
+        since=min(each.since for each in blocked),
+        evidence=(
+            *(waiting_text(view, each) for each in blocked[:4]),
+            *own_lines.quoted(view, [rank], others),
+        ),
     )
 
 

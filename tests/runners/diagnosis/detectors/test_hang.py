@@ -6,7 +6,7 @@ from each import for_each
 
 from distui.presets.finding import Finding
 from distui.runners.run.model import CommandReceived, RankPhase, RunPhase
-from distui.runners.run.pulse import EndlessLoop, OwnLine, ProcessGroup, Pulse, Site
+from distui.runners.run.pulse import Collective, EndlessLoop, OwnLine, ProcessGroup, Pulse, Site
 from distui.runners.run.state import OpenCommand
 
 from .hang_rig import (
@@ -135,7 +135,7 @@ def test_the_text_stays_while_time_goes_on() -> None:
         (IN_SAVE, "hang-checkpoint", "is in checkpoint I/O at train.py:61 keep"),
         ((Site(PYTHON + "pdb.py", 10, "interaction"), *STEP), "hang-not-joined", "is in the debugger at train.py:50"),
         ((Site(PYTHON + "subprocess.py", 2004, "_try_wait"), *STEP), "hang-not-joined", "waits for a process that"),
-        ((Site(PYTHON + "threading.py", 331, "wait"), *STEP), "hang-not-joined", "is blocked at "),
+        ((Site(PYTHON + "threading.py", 331, "wait"), *STEP), "hang-not-joined", "waits for an event or a"),
     ],
 )  # fmt: skip
 def test_where_a_rank_sleeps_makes_the_verdict(stack: tuple[Site, ...], known: str, said: str) -> None:
@@ -274,8 +274,48 @@ def test_a_circle_is_told_as_one() -> None:
     found = only(made.hang())
     assert found.id == "hang-mismatch"
     assert found.text == (
-        "ranks wait for each other: rank 0 in all_reduce #5 of group a; rank 1 in all_reduce #3 of group b"
+        "ranks wait for each other: rank 0 in all_reduce #5 of group a, which rank 1 has not called; "
+        "rank 1 in all_reduce #3 of group b, which rank 0 has not called"
     )
+
+
+def in_turns(*, skips: bool) -> Made:
+    """Each step calls a collective of group a, then one of group b; rank 1 comes to the last one without group a's."""
+
+    def made(seq: int, group: str, age: float, *, done: bool = True) -> Collective:
+        return call(seq, group=group, age=age, done=done)
+
+    recent = [
+        each
+        for step in range(6)
+        for each in (made(step + 1, "a", 30.4 - step), made(step + 1, "b", 30.0 - step))
+    ]
+    if not skips:
+        recent.pop(4)
+    ahead = (ProcessGroup("a", (0, 1), 7, 6), ProcessGroup("b", (0, 1), 6, 6))
+    past = (ProcessGroup("a", (0, 1), 6, 6), ProcessGroup("b", (0, 1), 7, 6))
+    return Made(ranks=2).add(
+        waiting(0, made(7, "a", 14.0, done=False), groups=ahead, recent=tuple(recent)),
+        waiting(1, made(7, "b", 13.6, done=False), groups=past, recent=tuple(recent)),
+    )
+
+
+def test_the_rank_of_a_circle_that_left_out_a_call_is_named() -> None:
+    found = only(in_turns(skips=True).hang())
+    assert (found.id, found.rank, found.waiting) == ("hang-mismatch", 1, (0,))
+    assert found.text == (
+        "rank 1 skipped all_reduce #7 of train.py:50 step of group a; rank 0 waits for it there"
+    )
+    # A rank whose calls had no fixed order is not accused.
+    assert only(in_turns(skips=False).hang()).text.startswith("ranks wait for each other: ")
+
+
+def test_steps_that_ranks_made_more_or_less_are_told() -> None:
+    def made(rank: int, op: str, step: int) -> tuple[Pulse, ...]:
+        return waiting(rank, call(42, op), step=step)
+
+    found = only(Made(ranks=2).add(made(0, "all_reduce", 120), made(1, "barrier", 119)).hang())
+    assert "rank 1 made 119 steps, rank 0 120" in found.evidence
 
 
 def test_a_sleeper_among_asynchronous_collectives_is_no_circle() -> None:
