@@ -13,12 +13,12 @@ import msgspec
 from msgspec import structs
 
 from ..diagnosis.activity import Kind, position_of
-from ..diagnosis.stack_text import sites
+from ..diagnosis.stack_text import script_threads, sites
 from ..run import clock, file_locks
 from ..run.freshness import PULSE_S
 from ..run.model import Event, PulseTick, RankPhase
 from ..run.proc import read_stat
-from ..run.pulse import OwnLine, Pulse, Site, Stall
+from ..run.pulse import OwnLine, Pulse, RankThread, Site, Stall
 from ..run.state import RunState
 from .awaited_files import locked_database, other_end
 from .hook_clients import HookClient, HookError, Hooks
@@ -124,6 +124,8 @@ class _PulseState:
     """Number of signals during this silence."""
     stack: tuple[Site, ...] = ()
     """Stack of the newest signal of this silence."""
+    threads: tuple[RankThread, ...] = ()
+    """Its other threads in the script's own code."""
     enqueued: int = 0
     moved: float = 0.0
     """Observed time of the last call of a collective."""
@@ -182,7 +184,7 @@ class Pulses:
         taken = await asyncio.gather(*(self._pulse(*each, asked) for each in sorted(ranks.items())))
         pulses = [_lean(pulse) for pulse in taken]
         waiting, slow, still = self._watch(pulses)
-        pids = {ranks[pulse.rank] for pulse in (*waiting, *slow)}
+        pids = {ranks[pulse.rank] for pulse in (*waiting, *slow, *still)}
         stalled = await asyncio.to_thread(stalls, pids) if pids else {}
         held = await asyncio.to_thread(holders, pulses, ranks.values()) if self._attentive else {}
         wrote = await self._written({pulse.rank: pulse.last_step for pulse in (*waiting, *still)})
@@ -245,8 +247,15 @@ class Pulses:
             with contextlib.suppress(msgspec.ValidationError):  # the answer may not be from our hook
                 return msgspec.convert({**given, **answered, **facts, "hook": True}, Pulse)
         stack, source = await self._stack(hook, state, seen)
+        threads = state.threads if source == "signal" else script_threads(self.spy.seen(pid))
         return Pulse(
-            **facts, **given, stack=stack, source=source, cpu_s=seen.cpu_s, process_s=seen.process_s
+            **facts,
+            **given,
+            stack=stack,
+            source=source,
+            threads=threads if stack else (),
+            cpu_s=seen.cpu_s,
+            process_s=seen.process_s,
         )
 
     async def _stack(
@@ -289,7 +298,7 @@ class Pulses:
         except HookError:
             state.silent = state.silent + 1 if hook.up else 0
             return None
-        state.silent, state.signals, state.stack = 0, 0, ()
+        state.silent, state.signals, state.stack, state.threads = 0, 0, (), ()
         return answer
 
     async def _signal(self, hook: HookClient, state: _PulseState) -> None:
@@ -306,7 +315,8 @@ class Pulses:
             return
         state.signalled, state.signals = now, state.signals + 1
         with contextlib.suppress(HookError, OSError):
-            state.stack = sites(await hook.stacks_by_signal())
+            text = await hook.stacks_by_signal()
+            state.stack, state.threads = sites(text), script_threads(text)
 
     def _waits(self, pulse: Pulse, seconds: float) -> bool:
         """Return True if the rank is in a collective for longer, or silent."""

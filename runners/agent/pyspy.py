@@ -198,6 +198,11 @@ class PySpy:
             self._asked.set()
         return newest.sites() if newest is not None and newest.at >= since else ()
 
+    def seen(self, pid: int) -> str:
+        """Return all stacks of the newest dump in faulthandler's format; "" without one."""
+        newest = self._seen.get(pid)
+        return "" if newest is None else newest.text()
+
     async def run(self) -> None:
         """Dump the processes that `sites` requests. Cancel to stop."""
         while True:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from ..run.pulse import Collective, Pulse, RankThread, Site
 from . import progress
+from .diagnosis_settings import DEFAULT_S
 from .progress import Movement
 
 
@@ -155,6 +156,24 @@ def position_of(stack: Sequence[Site]) -> RankPosition:
     return RankPosition(Kind.TORCH if frames[0][1].level == _TORCH_LEVEL else Kind.CODE, named)
 
 
+BLOCKED, EVENT_LOOP = (
+    "is blocked (lock, queue or thread)",
+    "waits in its event loop: no task of asyncio is ready",
+)
+_WAITS = frame_rules("wait")
+
+
+def wait_text(stack: Sequence[Site]) -> str:
+    """Return what a thread with this stack waits for: by the function of Python's library that its own code calls."""
+    text = BLOCKED
+    for site in stack:
+        if own_code(site.file):
+            break
+        kind = next((rule.kind for rule in _WAITS if rule.fits(site.file, site.name)), "")
+        text = f"waits {kind}" if kind else text
+    return text
+
+
 def may_wait_in_distributed(stack: Sequence[Site]) -> bool:
     """Whether a rank with this stack may wait in torch.distributed. A cheap test before `position_of`."""
     return any("/torch/distributed/" in site.file for site in stack[:4])
@@ -191,6 +210,8 @@ OTHERS_SHARE = 0.15
 """Maximum CPU share of a sleeping rank's other threads, in cores."""
 THREAD_SHARE = 0.05
 """The same of one thread of the script: few of them use CPU time in the background."""
+GIL_WAKES = 40.0
+"""Minimum wakes per second of a thread that waits for the GIL: CPython's switch interval gives 200."""
 BUSY_SHARE = 0.2
 RESTING_SITES = 2
 """Maximum number of innermost frames in a pulse of a sleeping rank: a poll shows its loop and its wait."""
@@ -199,6 +220,8 @@ TREE_PERCENT = 20.0
 BYTES = 256 << 10
 """Bytes read or written between two pulses above which a rank does I/O."""
 ASLEEP_S = 10.0
+SAME_END_S = 0.3
+"""Most seconds between the ends of one sleep, as two pulses compute them."""
 LOOP_SAMPLES, LOOP_SHARE = 15, 0.8
 """Minimum samples of a loop, and the minimum share of them at a backward jump or the beginning of a function. A long C
 call is at a call instead."""
@@ -242,6 +265,10 @@ class Doing(NamedTuple):
     """For ASLEEP: False if it uses a little CPU time or is in a kernel call that may take long."""
     source: str = ""
     """For a rank with a silent hook: source of the stack and wait in the kernel, as evidence."""
+    awaits_gil: bool = False
+    """For SILENT and SILENT_BUSY: whether another thread holds the GIL, for which the main thread waits."""
+    holder: RankThread | None = None
+    """The thread that holds it, if it is the only one that may."""
     stale: bool = False
     """Whether the stack is older than the hook's silence."""
     sign: str = ""
@@ -250,6 +277,8 @@ class Doing(NamedTuple):
     """For WORKS: what it sends, receives, reads or writes, or that its children work."""
     is_suspect: bool = False
     """For WORKS: whether only a loop of Python code or a thread that it does not wait for uses CPU time."""
+    until: float | None = None
+    """For WORKS: Unix time at which the single sleep ends that its main thread is in."""
     is_hidden: bool = False
     """For ASLEEP: whether the kernel hides what it reads and writes. It is neither busy nor idle then."""
 
@@ -260,11 +289,12 @@ def doing(
     hooked: bool,
     tree_percent: float | None = None,
     gpu_percent: float | None = None,
+    sleeps_for_s: float = DEFAULT_S,
 ) -> Doing:
     """Classify a rank.
 
     `hooked`: its hook has answered before; `tree_percent`: percent of a core that its process and its children use;
-    `gpu_percent`: percent of time that its GPU is in use.
+    `gpu_percent`: percent of time that its GPU is in use; `sleeps_for_s`: most seconds of a sleep that is no hang.
     """
     if not pulses:
         return Doing(Activity.UNKNOWN)
@@ -281,12 +311,24 @@ def doing(
         return Doing(Activity.UNKNOWN)
     uses_gpu = gpu_percent is not None and gpu_percent > GPU_PERCENT
     if asleep_s(pulses) >= ASLEEP_S:
+        until = _sleeps_until(pulses)
+        if until is not None and until - newest.at <= sleeps_for_s:
+            return Doing(Activity.WORKS, position, stack, helped=True, sign=_SLEEPS, until=until)
         return _asleep(pulses, position, stack, tree_percent, uses_gpu)
     if not uses_gpu and _loops(pulses):
         return Doing(Activity.LOOPS, position, stack)
     if not uses_gpu and _repeats(pulses):
         return Doing(Activity.WORKS, position, stack, sign=_loop_text(pulses), is_suspect=True)
     return Doing(Activity.WORKS, position, stack, sign=_moving(pulses), move=progress.movement(pulses))
+
+
+def _sleeps_until(pulses: Sequence[Pulse]) -> float | None:
+    """Return the Unix time at which the sleep ends that the main thread has been in for two pulses; None without one."""
+    before, newest = pulses[-2], pulses[-1]
+    if newest.call != "sleep" or newest.until is None or before.until is None:
+        return None
+    is_same = abs(newest.until - before.until) < SAME_END_S
+    return newest.until if is_same and newest.until > newest.at else None
 
 
 def _asleep(
@@ -316,6 +358,7 @@ def _asleep(
     return Doing(Activity.GPU_ALONE, position, stack, helped=True, sure=sure, sign=sign)
 
 
+_SLEEPS = "its main thread is in one sleep, whose end is known"
 _HIDDEN = "the kernel hides its bytes of files and pipes (/proc/PID/io), so it may read or write slowly"
 _AWAITS_THREAD = ("join", "result", "_wait_for_tstate_lock", "as_completed", "shutdown", "_shutdown")
 """Functions of Python in which the main thread waits for the end of a thread or of its work."""
@@ -445,7 +488,29 @@ def _silent(pulses: Sequence[Pulse], hooked: bool, tree_percent: float | None, u
         used = tree_percent / 100.0
     # On an overloaded machine it gets little CPU time, but every sample finds it ready to run.
     busy = all(pulse.state == "R" for pulse in trail) or (used is not None and used > BUSY_SHARE)
-    return unanswered._replace(activity=Activity.SILENT_BUSY if busy else Activity.SILENT)
+    awaits_gil = _awaits_gil(trail)
+    return unanswered._replace(
+        activity=Activity.SILENT_BUSY if busy else Activity.SILENT,
+        awaits_gil=awaits_gil,
+        holder=_gil_holder(trail[-1]) if awaits_gil else None,
+    )
+
+
+def _awaits_gil(pulses: Sequence[Pulse]) -> bool:
+    """Whether the main thread waits for the GIL: CPython wakes such a thread every 5 ms to ask for it."""
+    counted = [pulse for pulse in pulses if pulse.work is not None]
+    if len(counted) < 2:
+        return False
+    first, last = counted[0], counted[-1]
+    before, after = (None if pulse.work is None else pulse.work.main_wakes for pulse in (first, last))
+    wakes = _share(before, after, first, last)
+    return wakes is not None and wakes >= GIL_WAKES
+
+
+def _gil_holder(pulse: Pulse) -> RankThread | None:
+    """Return the only thread of the script that is not in one of Python's waits."""
+    able = [thread for thread in pulse.threads if not thread.error and wait_text(thread.stack) == BLOCKED]
+    return able[0] if len(able) == 1 else None
 
 
 def _trail(pulses: Sequence[Pulse], fits: Callable[[Pulse], bool]) -> list[Pulse]:

@@ -36,7 +36,6 @@ _AT = {
     Kind.CHECKPOINT: "is in checkpoint I/O",
     Kind.DEBUGGER: "is in the debugger",
     Kind.SUBPROCESS: "waits for a process that it started",
-    Kind.LOCK: "is blocked (lock, queue or thread)",
     Kind.NETWORK: "waits for the network",
     Kind.IMPORT: "is in an import",
     Kind.COMPILE: "waits for the compiler",
@@ -149,7 +148,11 @@ def doing(view: View, rank: int) -> Doing:
     gpu, tree = view.gpu(rank), None if state.sample is None else state.sample.cpu_percent
     hooked = state.hook is not None or last_answer(pulses) is not None
     does = activity.doing(
-        pulses, hooked=hooked, tree_percent=tree, gpu_percent=None if gpu is None else gpu.util
+        pulses,
+        hooked=hooked,
+        tree_percent=tree,
+        gpu_percent=None if gpu is None else gpu.util,
+        sleeps_for_s=view.works_for_s,
     )
     return does._replace(is_suspect=does.is_suspect and not _grows(view, rank))
 
@@ -196,7 +199,7 @@ def _at(does: Doing) -> str:
 
 def _placed(action: str, does: Doing) -> str:
     """Insert the rank's place after its action, before a clause about other processes."""
-    of_others = re.search(r" \(lock|, (?:and its|which|whose) ", action)
+    of_others = re.search(r" \(lock|, (?:and its|which|whose) |: no task", action)
     end = of_others.start() if of_others else len(action)
     return action[:end] + _at(does) + action[end:]
 
@@ -210,16 +213,7 @@ def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
             remedy=UNEVEN,
         )
     if does.activity is Activity.SILENT or (does.activity is Activity.SILENT_BUSY and age >= LONG_S):
-        busy = does.activity is Activity.SILENT_BUSY
-        last_seen = ", last seen" if does.stale else ""
-        return _verdict(
-            "hang-c-call",
-            does,
-            f"is in a C call that holds the GIL{last_seen}{_at(does)}",
-            "its hook does not answer; "
-            + ("it uses CPU time" if busy else "it uses no CPU time, though it is runnable"),
-            "warning" if busy else "error",
-        )
+        return _silent(does)
     if does.activity is Activity.LOOPS and age >= LONG_S:
         return _verdict(
             "hang-python",
@@ -233,6 +227,30 @@ def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     return None
 
 
+def _silent(does: Doing) -> Culprit:
+    """Describe a rank whose hook does not answer, because a C call holds the GIL."""
+    is_busy = does.activity is Activity.SILENT_BUSY
+    proof = "it uses CPU time" if is_busy else "it uses no CPU time, though it is runnable"
+    if does.awaits_gil:
+        proof = "its main thread asks for the GIL again and again"
+    if does.holder is not None:
+        does = does._replace(stack=does.holder.stack)
+    severity = "warning" if is_busy else "error"
+    return _verdict("hang-c-call", does, _c_call_text(does), f"its hook does not answer; {proof}", severity)
+
+
+def _c_call_text(does: Doing) -> str:
+    """Name the thread that holds the GIL, if the main thread waits for it."""
+    last_seen = ", last seen" if does.stale else ""
+    if not does.awaits_gil:
+        return f"is in a C call that holds the GIL{last_seen}{_at(does)}"
+    if does.holder is None:
+        return f"has a thread in a C call that holds the GIL; its main thread waits for the GIL{last_seen}{_at(does)}"
+    place = activity.site_text(activity.telling_frames(does.holder.stack, 1)[0])
+    name = f" {does.holder.name}" if does.holder.name else ""
+    return f"has a thread{name} in a C call that holds the GIL, at {place}"
+
+
 def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     kind = does.position.kind
     is_weak = not does.sure or kind is Kind.NETWORK
@@ -244,7 +262,7 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     if kind in (Kind.STORE, Kind.COLLECTIVE):
         return _verdict("hang-mismatch", does, f"is in {does.position.op}{_at(does)}", still)
     name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")
-    action = _AT.get(kind, "sleeps")
+    action = activity.wait_text(does.stack) if kind is Kind.LOCK else _AT.get(kind, "sleeps")
     # The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
     if held.does and kind is not Kind.LOADER:
         action = held.does
@@ -274,10 +292,12 @@ def _works(view: View, does: Doing, age: float, blocked: Sequence[Pending]) -> C
 def _work_text(does: Doing, blocked: Sequence[Pending], is_late: bool) -> str:
     if does.activity is Activity.GPU_ALONE:
         return f"sleeps{_at(does)} while its GPU is in use"
+    if does.until is not None:
+        return f"sleeps until {time_of_day(does.until, utc=True)}{_at(does)}"
     if does.move is not None:
         return progress.text_of(does.move) + _within(does, blocked)
     if does.is_suspect and is_late and does.helped:
-        return f"is blocked (lock, queue or thread){_at(does)} while another thread of it works"
+        return f"{activity.wait_text(does.stack)}{_at(does)} while another thread of it works"
     if does.is_suspect and is_late:
         return f"repeats the same code{_within(does, blocked)}"
     return f"works{_within(does, blocked)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..run.pulse import Pulse, RankThread
+from ..run.pulse import LockWait, Pulse, RankThread
 from . import activity
 from .view import View
 
@@ -23,6 +23,11 @@ class HeldBy(NamedTuple):
 
 _THREAD = "press w to see what that thread waits for (in a shell: `distui dump RUN stacks`)"
 _DIED = "let the thread pass its exception on, as a future of concurrent.futures does, so that no thread waits for it"
+_TASK = "check which task was to go on: asyncio.all_tasks() lists them; give awaits a time-out with asyncio.wait_for"
+_CONNECT = (
+    "check that address and port are right, that a server listens there, and route and firewall; "
+    "give the connect a time-out"
+)
 _READS, _WRITES = "check who was to write into it", "check who was to read from it"
 _KEY = "check which rank was to set this key, and whether it reached that line"
 _FILE = "check which process was to write this file, and that this node sees it"
@@ -32,6 +37,9 @@ def of(view: View, rank: int) -> HeldBy:
     """Return what a rank's newest pulse shows about its wait."""
     pulse = view.history[rank][-1]
     threads = tuple(of_thread(thread) for thread in _worth_naming(pulse))
+    unanswered = next((stall.remote for stall in pulse.stalls if stall.state == "SYN_SENT"), None)
+    if unanswered is not None and pulse.call in ("connect", "poll", "sleep", None):
+        return HeldBy(f"gets no answer from {unanswered} to its connect", _CONNECT, threads)
     if pulse.wanted and pulse.call != "lock":
         return _wanted(pulse, threads)
     match pulse.call:
@@ -102,12 +110,29 @@ def _file_lock(view: View, pulse: Pulse) -> HeldBy:
 def _thread(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
     """Describe a wait inside the process. If a thread died, it is the one that would have ended the wait."""
     dead = next((thread for thread in pulse.threads if thread.error), None)
+    is_asyncio = activity.wait_text(pulse.stack) == activity.EVENT_LOOP
+    if is_asyncio:
+        return HeldBy(activity.EVENT_LOOP, _TASK, proof)
     if pulse.call != "futex" or not pulse.stack:
         return HeldBy(proof=proof)
-    does = "is blocked (lock, queue or thread)"
+    if pulse.lock is not None:
+        return _lock(pulse.lock, proof)
+    does = activity.wait_text(pulse.stack)
     if dead is None:
         return HeldBy(does, _THREAD if proof else "", proof)
     return HeldBy(f"{does}, and its {_name(dead)} has died of {dead.error}", _DIED, proof)
+
+
+def _lock(lock: LockWait, proof: tuple[str, ...]) -> HeldBy:
+    """Describe a wait for a lock of `threading`, and its holder if a thread is seen to hold it."""
+    does = f"waits for the lock {lock.name}"
+    if not lock.holder:
+        return HeldBy(does, "check which thread took this lock and did not release it", proof)
+    does += f", which its thread {lock.holder} holds"
+    if lock.is_circle:
+        does += f" while that waits for {lock.further}: a deadlock"
+        return HeldBy(does, "let all threads take these two locks in the same order", proof)
+    return HeldBy(does, f"check what the thread {lock.holder} waits for while it holds this lock", proof)
 
 
 def _worth_naming(pulse: Pulse) -> Iterable[RankThread]:
@@ -120,6 +145,8 @@ def _worth_naming(pulse: Pulse) -> Iterable[RankThread]:
 
 
 def _name(thread: RankThread) -> str:
+    if not thread.name:
+        return "a thread"
     return thread.name if thread.name.lower().startswith("thread") else f"thread {thread.name}"
 
 

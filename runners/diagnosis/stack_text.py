@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..run.file_io import FileError, content
-from ..run.pulse import Site
+from ..run.pulse import RankThread, Site
 from ..run.state import RunState
 from .activity import own_code
 from .call_differences import alike
@@ -20,6 +20,9 @@ _HEAD = re.compile(r"(Current thread|Thread) (0x[0-9a-fA-F]+)(?: \[(.*)\])? \(mo
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 _CUT = "..."
 """faulthandler's last line if there are more than 100 threads. It omits the oldest threads, so also the main one."""
+
+
+MOST_THREADS, MOST_THREAD_FRAMES = 8, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,19 @@ def other_threads(texts: Mapping[int, str]) -> list[StackGroup]:
                 ranks.setdefault(thread.frames, []).append(rank)
     groups = [StackGroup(tuple(sorted(own)), frames) for frames, own in ranks.items()]
     return sorted(groups, key=lambda group: (not any(frame_of(at).own for at in group.frames), group.ranks))
+
+
+def script_threads(text: str) -> tuple[RankThread, ...]:
+    """Return the threads in the user's own code, without the main thread. Python before 3.14 writes no names."""
+    main = main_frames(text)
+    found: list[RankThread] = []
+    for thread in threads(text):
+        is_distui = any("/inrank/" in at for at in thread.frames)
+        is_own = any(frame_of(at).own for at in thread.frames)
+        if is_own and not is_distui and thread.frames != main:
+            name = thread.label.partition("[")[2].rstrip("]")
+            found.append(RankThread(name, _sites(thread.frames)[:MOST_THREAD_FRAMES]))
+    return tuple(found[:MOST_THREADS])
 
 
 def threads(text: str) -> list[Thread]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...presets.finding import Finding
 from ...presets.plurals import plural
-from ..run.formatting import agreeing, spans_text
+from ..run.formatting import agreeing, spans_text, time_of_day
 from ..run.model import RankPhase, RunPhase
 from ..run.pulse import Collective, Pulse, Site, Stall
 from ..run.under_way import stopping
@@ -387,10 +387,12 @@ def _place_text(pulses: Sequence[Pulse]) -> str:
     newest = pulses[-1]
     if not newest.hook:
         return "its hook does not answer"
-    if newest.torch is False:
-        return "torch.distributed is not imported yet"
     does = activity.doing(pulses, hooked=True)
     own = activity.telling_frames(does.stack, 1)
+    if does.until is not None and own:
+        return f"sleeps until {time_of_day(does.until, utc=True)} at {activity.site_text(own[0])}"
+    if newest.torch is False:
+        return "torch.distributed is not imported yet"
     if does.activity is Activity.ASLEEP and own:
         return f"sleeps at {activity.site_text(own[0])}"
     return "has a process group already" if newest.groups else "has not called init_process_group"

@@ -54,7 +54,7 @@ def _file(frame: FrameType) -> str:
     import ast
 
     loop = None
-    for node in _nodes(frame):
+    for node in nodes_around(frame):
         if isinstance(node, (ast.While, ast.For)):
             loop = node  # nodes come from the outside to the inside
     for node in ast.walk(loop) if loop is not None else ():
@@ -70,7 +70,7 @@ def _key(frame: FrameType) -> str:
     """Return the key for which the current line asks a store of torch."""
     import ast
 
-    for node in _nodes(frame):
+    for node in nodes_around(frame):
         if isinstance(node, ast.Call) and called(node) in ASKS and isinstance(node.func, ast.Attribute):
             if not node.args or not _is_store(node.func.value, frame):
                 continue
@@ -91,7 +91,7 @@ def _is_store(node: ast.expr, frame: FrameType) -> bool:
     return any(kind.__name__ == "Store" and kind.__module__.startswith("torch") for kind in kinds)
 
 
-def _nodes(frame: FrameType) -> list[Any]:
+def nodes_around(frame: FrameType) -> list[Any]:
     """Return the nodes of the file that contain the frame's current line, outer ones first."""
     file, line = frame.f_code.co_filename, frame.f_lineno
     tree = None if line is None else tree_of(frame)

@@ -11,6 +11,7 @@ from collections import Counter
 from types import FrameType
 from typing import Any
 
+from .awaited_locks import lock_of
 from .collectives import UNREADABLE, Collectives, torch_home
 from .own_loops import LoopLine, endless_loop, state_of
 from .script_threads import Threads, stack_from
@@ -71,6 +72,8 @@ class PulseSampler:
         }
         taken.update(self._endless(main, endless))
         taken.update(main_wait())
+        if taken.get("call") == "futex" and main is not None:
+            taken["lock"] = lock_of(main)
         if taken.get("call") in HELD_UP:
             turns = Counter[int]()
             for (thread, _), count in endless.items():

@@ -11,8 +11,10 @@ import contextlib
 import os
 import socket
 import stat
+import struct
 import sys
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -48,6 +50,10 @@ _PATH_IN = {2: 0, 257: 1, 56: 1}
 """Number of open or openat → index of the argument that holds the address of the path."""
 _POLL_OF = {"x86_64": (7, 271), "aarch64": (73,)}
 """Machine → numbers of poll and ppoll, whose first two arguments are the descriptors and their count."""
+_TIMED = {230: (0, 1, 2), 115: (0, 1, 2), 202: (None, 1, 3), 98: (None, 1, 3)}
+"""clock_nanosleep and futex → index of the clock, of the flags, and of the address of the time at which they end."""
+_ABSOLUTE, _BITSET, _REALTIME = 1, 9, 256
+"""Flag TIMER_ABSTIME of clock_nanosleep; operation of futex with an absolute time, and its flag of the clock."""
 _SIGNED = 1 << 63
 PATH_BYTES = 4096
 _MAPPED = "::ffff:"
@@ -72,12 +78,39 @@ def main_wait() -> dict[str, Any]:
         if polled:
             return {"call": "lock", "on": polled}
         wait: dict[str, Any] = {"call": call, "on": "", "wanted": wanted(_main_frame(), call)}
+        until = _until(number, arguments)
+        if until is not None:
+            wait["until"] = until
         descriptor = _descriptor(call, number, arguments)
         if descriptor is not None:
             wait["descriptor"] = descriptor
         wait["on"] = _object(call, number, arguments, descriptor)
         return wait
     return {}
+
+
+def _until(number: int, arguments: list[int]) -> float | None:
+    """Return the unix time at which a call ends by itself, in tenths of a second; None if it has no such time."""
+    if number not in _TIMED:
+        return None
+    clock, flags, end = (None if index is None else arguments[index] for index in _TIMED[number])
+    if clock is None:
+        has_time = flags is not None and flags & 127 == _BITSET
+        clock = time.CLOCK_REALTIME if (flags or 0) & _REALTIME else time.CLOCK_MONOTONIC
+    else:
+        has_time = flags == _ABSOLUTE
+    if not has_time or not end:
+        return None
+    seconds, nanoseconds = struct.unpack("qq", _memory(end, 16))
+    left: float = seconds + nanoseconds / 1e9 - time.clock_gettime(clock)
+    return round(time.time() + left, 1)
+
+
+def _memory(address: int, size: int) -> bytes:
+    """Read memory of this process."""
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        return memory.read(size)
 
 
 def kind_of(number: int) -> str | None:
@@ -96,9 +129,7 @@ def _descriptor(call: str, number: int, arguments: list[int]) -> int | None:
         return arguments[0]
     if number not in _POLL_OF[os.uname().machine] or arguments[1] != 1:
         return None
-    with open("/proc/self/mem", "rb", buffering=0) as memory:
-        memory.seek(arguments[0])
-        polled = int.from_bytes(memory.read(4), sys.byteorder, signed=True)
+    polled = int.from_bytes(_memory(arguments[0], 4), sys.byteorder, signed=True)
     return polled if polled >= 0 else None
 
 
@@ -144,9 +175,7 @@ def _behind(descriptor: int) -> str:
 
 def _path_at(address: int) -> str:
     """Read the path that the call got, at an address of this process. Prefix a named pipe with "FIFO "."""
-    with open("/proc/self/mem", "rb", buffering=0) as memory:
-        memory.seek(address)
-        path = os.fsdecode(memory.read(PATH_BYTES).partition(b"\0")[0])
+    path = os.fsdecode(_memory(address, PATH_BYTES).partition(b"\0")[0])
     with contextlib.suppress(OSError):
         if stat.S_ISFIFO(os.stat(path).st_mode):
             return "FIFO " + path

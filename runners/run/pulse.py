@@ -81,6 +81,19 @@ class RankThread(Struct, frozen=True, array_like=True):
     """CPU seconds so far; None if unknown."""
 
 
+class LockWait(Struct, frozen=True, array_like=True):
+    """A lock of `threading` that the main thread waits for."""
+
+    name: str
+    """Its expression in the source."""
+    holder: str = ""
+    """Name of the thread that holds it; "" if unknown."""
+    further: str = ""
+    """Expression of the lock that the holder waits for; "" if it waits for none."""
+    is_circle: bool = False
+    """Whether the main thread holds that one, so that the two threads wait for each other."""
+
+
 class EndlessLoop(Struct, frozen=True, array_like=True):
     """A `while` loop of the script, or a `for` loop over an endless iterator, that its main thread is in."""
 
@@ -182,6 +195,10 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Pid of the process that holds the awaited file lock, or that has the other end of the pipe that `call` reads or
     writes; `holder_name` is its program if it is no rank of the run."""
     holder_name: str = ""
+    until: float | None = None
+    """Unix time at which `call` ends by itself: the end of a sleep, or a time-out; None without one, or if unknown."""
+    lock: LockWait | None = None
+    """The lock of the script that its main thread waits for; None without one, or if unknown."""
     threads: tuple[RankThread, ...] = ()
     """Read only while the main thread waits for something that a thread may provide, but not in a collective. Threads
     that died always come, and first."""

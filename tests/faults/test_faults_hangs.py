@@ -89,7 +89,7 @@ FAULTS = {
     ),
     "beside": Fault(
         name="one rank waits for a queue while another thread of it spins",
-        wanted=Wanted(ids=("hang-not-joined",), rank=1, words=("wait_beside_a_spinner", "lock, queue or thread")),
+        wanted=Wanted(ids=("hang-not-joined",), rank=1, words=("wait_beside_a_spinner", "an item of a queue")),
     ),
     "receive": Fault(
         name="every rank receives, and none sends",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from each import for_each
 from msgspec import structs
 
-from distui.runners.run.pulse import Pulse, RankThread, Site
+from distui.presets.finding import Finding
+from distui.runners.run.pulse import LockWait, Pulse, RankThread, Site, Stall, Work
 
 from .hang_rig import IN_BARRIER, LOAD, NOW, PYTHON, STEP, Made, call, only, quiet, series, waiting
 
@@ -68,6 +71,108 @@ def test_a_holder_that_is_not_seen_here_is_no_guess() -> None:
 def test_what_it_waits_for_is_in_the_headline(call: str | None, on: str, words: str) -> None:
     made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41, call=call, on=on))
     assert only(made.hang()).text.startswith(f"rank 2 {words}; ranks 0, 1, 3 wait")
+
+
+def test_the_address_that_does_not_answer_a_connect_is_named() -> None:
+    stalls = (Stall("10.0.0.1:5000", "10.0.0.9:443", "SYN_SENT"),)
+    made = Made().wait([0, 1, 3], call(42, age=21))
+    found = only(
+        made.add(series(2, LOAD, enqueued=41, call="connect", on="a socket", stalls=stalls)).hang()
+    )
+    assert found.text.startswith(
+        "rank 2 gets no answer from 10.0.0.9:443 to its connect at train.py:33 load"
+    )
+    assert found.remedy.startswith("check that address and port are right")
+
+
+LOCKS = [
+    (LockWait("guard"), "waits for the lock guard at train.py:33 load; ranks 0, 1, 3"),
+    (
+        LockWait("guard", "writer"),
+        "waits for the lock guard at train.py:33 load, which its thread writer holds;",
+    ),
+    (
+        LockWait("guard", "writer", "self.table", True),
+        "waits for the lock guard at train.py:33 load, which its thread writer holds while that waits for self.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("lock", "words"), LOCKS)
+def test_a_lock_of_the_script_is_named_with_its_holder(lock: LockWait, words: str) -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41, call="futex", lock=lock))
+    assert only(made.hang()).text.startswith(f"rank 2 {words}")
+
+
+def in_library(*frames: tuple[str, str]) -> tuple[Site, ...]:
+    return (*(Site(PYTHON + file, 7, name) for file, name in frames), *LOAD)
+
+
+LIBRARY_WAITS = [
+    (in_library(("threading.py", "wait"), ("queue.py", "get")), "futex", "waits for an item of a queue"),
+    (in_library(("threading.py", "join")), "futex", "waits for the end of a thread"),
+    (
+        in_library(("threading.py", "wait"), ("concurrent/futures/_base.py", "result")),
+        "futex",
+        "waits for the result of a future",
+    ),
+    (in_library(("threading.py", "wait"), ("threading.py", "acquire")), "futex", "waits for a semaphore"),
+    (
+        in_library(("selectors.py", "select"), ("asyncio/base_events.py", "run_forever")),
+        "poll",
+        "waits in its event loop at train.py:33 load: no task of asyncio is ready",
+    ),
+]
+
+
+@pytest.mark.parametrize(("stack", "kernel_call", "words"), LIBRARY_WAITS)
+def test_a_wait_in_a_library_of_python_has_its_words(
+    stack: tuple[Site, ...], kernel_call: str, words: str
+) -> None:
+    made = Made().wait([0, 1, 3]).add(series(2, stack, enqueued=41, call=kernel_call))
+    assert only(made.hang()).text.startswith(f"rank 2 {words}")
+
+
+def sleeping(end: float) -> Made:
+    """Rank 2 sleeps until some seconds from now."""
+    pulses = series(2, LOAD, enqueued=41, call="sleep", until=NOW + end)
+    return Made().wait([0, 1, 3], call(42, age=40)).add(pulses)
+
+
+def test_a_sleep_that_ends_soon_is_no_hang() -> None:
+    found = only(sleeping(25.0).hang())
+    assert found.severity == "note"
+    assert found.text.startswith("rank 2 sleeps until 20:41:32 UTC at train.py:33 load; ranks 0, 1, 3 wait")
+    assert only(sleeping(3600.0).hang()).severity == "error"
+    # A loop of short sleeps has a new end in every pulse.
+    polls = [
+        structs.replace(pulse, until=pulse.at + 0.4) for pulse in series(2, LOAD, enqueued=41, call="sleep")
+    ]
+    assert only(sleeping(1.0).add(polls).hang()).severity == "error"
+
+
+HELD = (RankThread("", (Site("/job/train.py", 30, "poll"),)), RankThread("", LIBRARY_WAITS[0][0]))
+
+
+def silent(wakes: float, threads: Sequence[RankThread] = ()) -> Finding:
+    """Rank 2's hook has been silent for some pulses; its main thread wakes so often per second."""
+    pulses = [
+        structs.replace(pulse, work=Work(main_wakes=int(wakes * (pulse.at - NOW + 1000))))
+        for pulse in series(
+            2, LOAD, hook=False, groups=(), sites=None, source="signal", threads=tuple(threads)
+        )
+    ]
+    return only(Made().wait([0, 1, 3]).add(pulses).hang())
+
+
+def test_the_thread_that_holds_the_gil_is_named_if_the_main_thread_waits_for_it() -> None:
+    assert silent(0.0, HELD).text.startswith("rank 2 is in a C call that holds the GIL at train.py:33 load")
+    assert silent(200.0, HELD).text.startswith(
+        "rank 2 has a thread in a C call that holds the GIL, at train.py:30 poll"
+    )
+    assert silent(200.0, [HELD[0], HELD[0]]).text.startswith(
+        "rank 2 has a thread in a C call that holds the GIL; its main thread waits for the GIL at train.py:33 load"
+    )
 
 
 def test_the_thread_that_died_is_in_the_headline_and_one_that_lives_in_the_evidence() -> None:

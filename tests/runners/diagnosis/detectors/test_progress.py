@@ -124,7 +124,7 @@ def of_thread(
 def test_a_thread_that_spins_does_not_hide_a_hang() -> None:
     found = only(beside(of_thread([SPIN], 10), 21.0).hang())
     assert found.severity == "error"
-    assert found.text.startswith("rank 0 is blocked at train.py:33 load (lock, queue or thread); ranks 1-3")
+    assert found.text.startswith("rank 0 waits for an item of a queue at train.py:33 load; ranks 1-3")
     assert any("its thread spin uses CPU time in a loop" in line for line in found.evidence)
 
 
@@ -133,7 +133,7 @@ def test_a_thread_in_an_endless_loop_excuses_a_sleeping_rank_for_less_than_a_min
     assert only(beside(calls_c, 40.0).hang()).severity == "note"
     found = only(beside(calls_c, 46.0).hang())
     assert found.severity == "warning"
-    assert "is blocked (lock, queue or thread) at train.py:33 load while another thread" in found.text
+    assert "waits for an item of a queue at train.py:33 load while another thread" in found.text
     sign = "its main thread sleeps; only its thread spin (train.py:20 spin) works, in an endless loop"
     assert sign in found.evidence
 
