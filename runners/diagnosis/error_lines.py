@@ -262,6 +262,14 @@ class ErrorLines:
             self.open_here = True
         return True
 
+    def explain(self, line: LogLine) -> None:
+        """Drop C++'s report that an exception ends the process if a rule knows the message on the next line."""
+        last = self._newest()
+        if last is None or not last.text.startswith("terminate called"):
+            return
+        if last.first.evidence.line == line.number - 1 and PHRASES["cpp_message"].match(line.text):
+            self._kept.pop()
+
     def introduces(self, line: LogLine) -> None:
         """Mark the writer's message directly above a traceback as its title. The exception explains more."""
         last = self._newest()

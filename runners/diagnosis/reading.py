@@ -336,7 +336,9 @@ class Reading:
         elif first[1] in NEEDLES:
             ended = self.exceptions.ended(read)
         fired = self._fired(" " + line, first, read.head, number, bare=True)
-        if not fired and number != self._at.ignored + 1:
+        if fired:
+            self.error_lines.explain(read)
+        elif number != self._at.ignored + 1:
             self.error_lines.line(read, has_rule=ended or traced)
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> bool:

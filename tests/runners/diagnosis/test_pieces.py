@@ -95,6 +95,28 @@ def test_training_after_a_problem_shows_that_the_job_survived_it(lines: list[str
     assert not said([*lines, *STEPS]).failed
 
 
+def test_a_bar_that_has_not_moved_is_no_sign_of_life() -> None:
+    error = "ERROR trainer: cannot reach the reward server"
+    assert said([error, "Progress:   0%|          | 0/120 [31:07<?, ?it/s]"]).failed
+    assert not said([error, "Progress:   1%|          | 1/120 [31:07<?, ?it/s]", *STEPS]).failed
+
+
+def test_a_known_exception_explains_more_than_the_end_of_its_process() -> None:
+    first = first_of(
+        "[rank3]: terminate called after throwing an instance of 'c10::DistBackendError'",
+        "[rank3]:   what():  [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
+        "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.",
+    )
+    assert first.id == "rank-absent"
+
+
+def test_a_scheduler_s_report_blames_no_rank_in_whose_output_it_is() -> None:
+    first = first_of(
+        "3: slurmstepd: error: *** STEP 82.40 ON gpu-1 CANCELLED AT 2026-04-24T14:02:38 DUE TO TIME LIMIT ***"
+    )
+    assert (first.id, first.rank, first.host) == ("slurm-time-limit", None, "gpu-1")
+
+
 def test_a_pod_that_is_scheduled_after_a_warning_has_not_failed() -> None:
     warning = "  Warning  FailedScheduling  4m31s  default-scheduler  no nodes with a free GPU yet"
     assert not said(
