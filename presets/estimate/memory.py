@@ -349,10 +349,11 @@ def _layer(model: Shape, form: Format, layout: Layout) -> float:
     outside: float = OUTSIDE * number + MASKS
     if autocasts(layout, form):
         outside += AUTOCAST
+    inside = max(0.0, model.layer_kept - OUTSIDE) if model.layer_kept else INSIDE
     gathered = 2 * number * (layout.cp - 1)  # keys and values from the other ranks
     if layout.sequence_parallel:
         outside /= layout.tp
-    return model.hidden * (outside + (INSIDE * number + gathered) / layout.tp)
+    return model.hidden * (outside + (inside * number + gathered) / layout.tp)
 
 
 def _resident(layout: Layout, form: Format) -> tuple[float, float]:

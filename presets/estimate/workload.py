@@ -105,6 +105,8 @@ class Shape:
     """Experts of each mixture-of-experts layer. 0: a dense model."""
     trained: int | None = None
     """Parameters that are not frozen. None means all."""
+    layer_kept: float = 0.0
+    """Numbers per position and hidden unit that a layer keeps for backward. 0 means the typical count."""
 
     @property
     def trained_share(self) -> float:
@@ -198,6 +200,8 @@ class Counted:
     """Parameters of all layers."""
     head: int
     """Parameters of the rest."""
+    layer_kept: float = 0.0
+    """Numbers per position and hidden unit that a layer keeps for backward, or 0 if the model did not run."""
 
     @property
     def text(self) -> str:
@@ -205,7 +209,10 @@ class Counted:
         layers = f"{self.layers} layers {self.blocks:,} (the largest {self.largest_layer:,})"
         frozen = self.parameters - self.trainable
         text = f"{self.name}: {self.parameters:,} parameters: embedding {self.embedding:,}, {layers}, rest {self.head:,}"
-        return text + (f"; {frozen:,} are frozen" if frozen else "")
+        text += f"; {frozen:,} are frozen" if frozen else ""
+        return text + (
+            "" if self.layer_kept else "; its activations are assumed to be a usual transformer's"
+        )
 
 
 def parse_script(text: str) -> tuple[str, str | None]:
@@ -298,7 +305,13 @@ def shape_of(
         )
     outside = counted.parameters - counted.blocks if counted.layers else None
     usual = shape(counted.parameters, layers, hidden, vocab or counted.vocab or VOCABULARY)
-    return replace(usual, outside=outside, largest=counted.largest, trained=counted.trainable)
+    return replace(
+        usual,
+        outside=outside,
+        largest=counted.largest,
+        trained=counted.trainable,
+        layer_kept=counted.layer_kept,
+    )
 
 
 def counted_from(answer: Mapping[str, object]) -> Counted:

@@ -18,6 +18,7 @@ from typing import Any, Dict, Iterator, List, Optional, Type
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 FACTORIES = ("build_model", "make_model", "create_model", "get_model")
 """Names of functions that may build the model, if the request has no name."""
@@ -164,8 +165,8 @@ def sizes(name: str, model: nn.Module) -> Dict[str, Any]:
     tables = embeddings(model, layers)
     hidden, vocab = width(layers), None
     if tables:
-        largest = max(tables, key=lambda table: table.num_embeddings)
-        hidden, vocab = largest.embedding_dim, largest.num_embeddings
+        words = word_table(model, tables)
+        hidden, vocab = words.embedding_dim, words.num_embeddings
     return {
         "name": name,
         "parameters": total,
@@ -178,7 +179,15 @@ def sizes(name: str, model: nn.Module) -> Dict[str, Any]:
         "embedding": count(tables),
         "blocks": count(layers),
         "head": total - count(layers) - count(tables),
+        "layer_kept": kept_by_layer(model, layers) / hidden if hidden and tables else 0.0,
     }
+
+
+def word_table(model: nn.Module, tables: List[nn.Embedding]) -> nn.Embedding:
+    """Return the embedding of the words: the largest with as many rows as a linear layer has outputs, if any."""
+    outputs = {part.out_features for part in model.modules() if isinstance(part, nn.Linear)}
+    heads = [table for table in tables if table.num_embeddings in outputs]
+    return max(heads or tables, key=lambda table: table.num_embeddings)
 
 
 def embeddings(model: nn.Module, layers: List[nn.Module]) -> List[nn.Embedding]:
@@ -207,6 +216,63 @@ def width(layers: List[nn.Module]) -> Optional[int]:
     """Return the most common size of the layers' vectors (norms, biases), which is the hidden size; None without any."""
     counts = Counter(value.numel() for layer in layers for value in layer.parameters() if value.ndim == 1)
     return counts.most_common(1)[0][0] if counts else None
+
+
+POSITIONS = 16
+"""Positions of the pass that counts activations."""
+
+
+class _Attention(torch.autograd.Function):  # type: ignore[misc]
+    """Keeps what fused attention keeps."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Any, key: Any, value: Any) -> Any:
+        *batch, heads, length, _ = query.shape
+        output = query.new_empty(*batch, length, heads, value.shape[-1]).transpose(-2, -3)
+        ctx.save_for_backward(query, key, value, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Fused(TorchFunctionMode):  # type: ignore[misc]
+    """Attention without its scores, which the meta device would keep."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.nn.functional.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        named = dict(zip(("query", "key", "value"), args), **(kwargs or {}))
+        return _Attention.apply(named["query"], named["key"], named["value"])
+
+
+def kept_by_layer(model: nn.Module, layers: List[nn.Module]) -> float:
+    """Return the numbers per position that the average layer keeps for backward; 0 if tokens are no input."""
+    kept: Dict[int, Any] = {}
+    weights = {value.untyped_storage()._cdata for value in model.parameters()}
+    inside: List[nn.Module] = []
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if inside and storage._cdata not in weights:
+            kept[storage._cdata] = storage
+        return tensor
+
+    for layer in layers:
+        layer.register_forward_pre_hook(lambda *_: inside.append(model))
+        layer.register_forward_hook(lambda *_: inside.clear())
+    tokens = torch.zeros(1, POSITIONS, dtype=torch.long)
+    for inputs in ((tokens,), (tokens, tokens)):
+        kept.clear()
+        try:
+            with _Fused(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                model(*inputs)
+        except Exception:  # noqa: BLE001 - any model: its forward may need anything
+            continue
+        numbers: int = sum(each.nbytes() for each in kept.values()) // 4
+        return numbers / POSITIONS / max(1, len(layers))
+    return 0.0
 
 
 if __name__ == "__main__":

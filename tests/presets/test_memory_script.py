@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,8 +130,9 @@ def test_what_is_no_transformer_needs_words() -> None:
 def test_in_words() -> None:
     assert COUNTED.text == (
         "Net: 1,000 parameters: embedding 80, 4 layers 800 (the largest 210), rest 120"
-        "; 100 are frozen"
+        "; 100 are frozen; its activations are assumed to be a usual transformer's"
     )
+    assert replace(COUNTED, layer_kept=16.0).text.endswith("rest 120; 100 are frozen")
 
 
 def test_an_answer_of_another_kind() -> None:

@@ -105,6 +105,7 @@ def test_the_model_that_ships() -> None:
     block = 12 * 96 * 96 + 13 * 96
     assert (found.layers, found.hidden, found.vocab) == (3, 96, 128)
     assert (found.embedding, found.blocks, found.largest_layer) == ((128 + 64) * 96, 3 * block, block)
+    assert found.layer_kept == pytest.approx(16, rel=0.01)  # see OUTSIDE and INSIDE of the estimate
     assert found.head == 2 * 96 + 96 * 128 + 128
     assert found.parameters == found.embedding + found.blocks + found.head
     assert found.largest == 4 * 96 * 96
