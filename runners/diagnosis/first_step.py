@@ -41,7 +41,7 @@ def no_step_yet(state: RunState, now: float) -> str:
     attempt = state.newest
     if attempt is None or state.phase.ended or now - attempt.began < AFTER_S:
         return ""
-    if _has_step(state, attempt.began):
+    if has_step(state, attempt.began):
         return ""
     groups: dict[str, list[int]] = {}
     for number, words in _each(state, now):
@@ -52,7 +52,7 @@ def no_step_yet(state: RunState, now: float) -> str:
     return ", ".join(f"{words} ({spans_text('rank', ranks)})" for words, ranks in groups.items())
 
 
-def _has_step(state: RunState, began: float) -> bool:
+def has_step(state: RunState, began: float) -> bool:
     """Whether a rank has counted or reported a step since that time."""
     if any(rank.sample is not None and rank.sample.step for rank in state.ranks.values()):
         return True
