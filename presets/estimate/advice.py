@@ -9,6 +9,8 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ..finding import PlanError
+from ..launchers import megatron
 from ..load import builtin_library, load
 from ..model import Preset
 from ..request import Request
@@ -196,17 +198,15 @@ def _ranked(case: AdviceCase, groups: Sequence[Needs] = GROUPS) -> list[Option]:
 def _of_group(case: AdviceCase, kind: str, rows: Sequence[Strategy]) -> list[Option]:
     """Return the strategies that fit, by the cost of their change, then in the given order."""
     changes = list(_changes(case.model))
-    fitting: list[tuple[int, Option]] = []
+    fitting: list[Option] = []
     for strategy in rows:
         if not _best_size(case, strategy, changes[-1], kind).fits:
             continue  # the smallest batch does not fit, so no larger one does
-        for cost, change in enumerate(changes):
-            option = _best_size(case, strategy, change, kind)
-            if option.fits:
-                fitting.append((cost, option))
-                break
-    fitting.sort(key=lambda pair: pair[0])
-    return [option for _, option in fitting]
+        options = (_best_size(case, strategy, change, kind) for change in changes)
+        cheapest = next((option for option in options if option.fits), None)
+        if cheapest is not None:
+            fitting.append(cheapest)
+    return sorted(fitting, key=lambda option: (option.change.passes, option.change.recompute))
 
 
 def _changes(model: Shape) -> Iterator[Change]:
@@ -398,11 +398,18 @@ def _formed(case: AdviceCase, script: ScriptKind, preset: Preset, model: Shape) 
     return model, form
 
 
-def estimate_preset(case: AdviceCase, preset: Preset) -> Estimate:
-    """Estimate any preset for the case. Raises PlanError if its mesh does not divide the ranks."""
+def estimate_preset(case: AdviceCase, preset: Preset, args: Sequence[str] = ()) -> Estimate:
+    """Estimate any preset for the case, with Megatron-LM's sizes in the script's arguments.
+
+    Raises PlanError if the mesh or these sizes do not divide the ranks.
+    """
     ranks = 1 if preset.strategy.kind == "single" else case.ranks
+    asked = megatron.read(args)
+    wrong = None if asked is None else megatron.misfit(asked, ranks)
+    if wrong is not None:
+        raise PlanError(f"{wrong.where} {wrong.value}: {wrong.text} {wrong.remedy}")
     model, form = _formed(case, script_kinds()[case.kind], preset, case.model)
-    return estimate_for(preset, model, form, ranks, case.limit)
+    return estimate_for(preset, model, form, ranks, case.limit, args=args)
 
 
 # --- more than these GPUs

@@ -62,7 +62,14 @@ def verdict(advice: Advice) -> list[str]:
     lead = (
         f"{title_of(first)} is the simplest that fits, with {size_of(first)} per GPU: {first.strategy.why}."
     )
-    return [lead, *_needs(first)]
+    return [lead, *_needs(first), *_experts(advice)]
+
+
+def _experts(advice: Advice) -> Iterator[str]:
+    """Yield why a mixture of experts is trained without expert parallelism."""
+    for row in advice.rows:
+        if row.strategy.key == "ep" and not row.fits:
+            yield f"{row.title} would take {size_of(row)}: each rank has the rest of the model."
 
 
 def _needs(option: Option) -> Iterator[str]:

@@ -68,7 +68,7 @@ def test_questions_have_two_to_six_choices() -> None:
         ({"model": "34B", "nodes": "2"}, "fsdp2", "ZeRO-3 (FSDP2) with recomputed layers is the simplest"),
         ({"model": "34B", "gpu": "L40S", "nodes": "8"}, "fsdp2", "ZeRO-3 (FSDP2)"),
         ({"model": "8B", "nodes": "4", "gpu": "A10"}, "hsdp", "HSDP"),
-        ({"count": "1"}, "single", "one GPU is the simplest"),
+        ({"count": "1"}, "single", "One GPU is the simplest"),
         ({"kind": "ddp"}, "ddp", "take one sequence per rank and pass"),
         ({"kind": "ddp", "model": "8B"}, "fsdp2", "before --adopt divides it"),
         ({"kind": "trainer", "model": "8B"}, "ds-zero1", "DeepSpeed ZeRO-1 is the simplest"),

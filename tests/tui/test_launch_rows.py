@@ -22,7 +22,7 @@ from distui.tui.rows import advice, form_estimate
 from distui.tui.rows.form import form_rows, keys_row
 from distui.tui.rows.form_fields import KIND, SET, begun_with, fields, launch_form, override, stepped
 from distui.tui.rows.glyphs import Row, row_width
-from distui.tui.rows.plan_preview import broken, check_title, finding_rows, own_sizes_rows, plan_rows
+from distui.tui.rows.plan_preview import broken, check_title, finding_rows, plan_rows
 from distui.tui.rows.preset_list import matching, preset_rows, title_row, why_rows
 
 
@@ -205,17 +205,32 @@ def test_memory_rows_fit(width: int) -> None:
         form = LaunchForm(preset=name, params="7B", hardware="8xA100-80GB", options={"nnodes": "2"})
         asked = form_estimate.asked(form, preset)
         assert asked is not None
-        rows = advice.memory_rows(asked, preset, width)
+        rows = advice.memory_rows(asked, preset, [], width)
         assert all(row_width(row) <= width for row in rows)
 
 
-@for_each("width", [77, 118])
-def test_an_estimate_says_that_it_does_not_count_a_scripts_own_sizes(width: int) -> None:
-    rows = own_sizes_rows("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4", width)
-    assert "by its own arguments (tp 2 × pp 4)" in " ".join(line.strip() for line in text(rows))
-    assert all(row_width(row) <= width for row in rows)
-    assert own_sizes_rows("--lr 3", width) == []
-    assert own_sizes_rows("--name 'open", width) == []
+@for_each(
+    ("args", "words"),
+    [
+        (
+            "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2",
+            "ddp 22.27 of 80 GB on each GPU",
+        ),
+        (
+            "--tensor-model-parallel-size 16 --bf16",
+            "ddp: n/a, --tensor-model-parallel-size 16: tp 16 does not divide",
+        ),
+        ("--name 'open", "ddp 14"),
+    ],
+)
+def test_an_estimate_counts_megatrons_sizes(args: str, words: str) -> None:
+    preset = load("ddp").preset
+    form = LaunchForm(preset="ddp", params="7B", hardware="8xA100-80GB", args=args)
+    asked = form_estimate.asked(form, preset)
+    assert asked is not None
+    rows = advice.memory_rows(asked, preset, form_estimate.arguments(form), 118)
+    assert words in " ".join(" ".join(text(rows)).split())
+    assert ("Megatron" in " ".join(text(rows))) == ("parallel-size" in args)
 
 
 @for_each(

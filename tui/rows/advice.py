@@ -98,11 +98,11 @@ def _split(text: str, style: str, begin: int, end: int) -> list[Cell]:
     return [(text[:at], style), ("|", "bad"), (text[at:], style)]
 
 
-def memory_rows(advice: Advice, preset: Preset, width: int) -> list[Row]:
-    """Return the preset's bar, and below it every strategy with its estimate."""
+def memory_rows(advice: Advice, preset: Preset, args: Sequence[str], width: int) -> list[Row]:
+    """Return the preset's bar, and below it every strategy with its estimate. `args`: the script's arguments."""
     inside, case = width - 2, advice.case
     try:
-        mine = estimate_preset(case, preset)
+        mine = estimate_preset(case, preset, args)
         rows = _bar_rows(preset.name, mine, inside, beside(mine, case.place))
     except PlanError as error:
         mine, rows = None, wrap(f"{preset.name}: n/a, {error}", inside, first=" ")

@@ -19,6 +19,7 @@ from ...presets.estimate.workload import (
     shape,
 )
 from ...presets.finding import PlanError
+from ...presets.launchers import megatron
 from ...presets.model import Preset
 from ...runners.launch.launch_form import LaunchForm
 from .form_fields import OPTION, SET
@@ -40,13 +41,28 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
         AdviceCase(
             model=_model(form, preset, size),
             place=place,
-            kind="ddp" if form.option("adopt") == "true" else "unknown",
+            kind=_kind(form),
             weights=form.format or None,
             lora=LORA_RANK if form.lora else None,
             quantized=form.lora == "QLoRA",
             script=form.script.strip() or "train.py",
         )
     )
+
+
+def arguments(form: LaunchForm) -> list[str]:
+    """Return the script's arguments, [] while a quote is open."""
+    try:
+        return shlex.split(form.args)
+    except ValueError:
+        return []
+
+
+def _kind(form: LaunchForm) -> str:
+    """Return what parallelizes the model, as far as the form shows it."""
+    if megatron.read(arguments(form)) is not None:
+        return "megatron"
+    return "ddp" if form.option("adopt") == "true" else "unknown"
 
 
 def guided(advice: Advice, option: Option) -> dict[str, str]:

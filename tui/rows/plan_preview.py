@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 import textwrap
 from collections.abc import Sequence
 
 from rich.cells import cell_len
 
 from ...presets.finding import Finding
-from ...presets.launchers import megatron
 from ...runners.launch.launch_form import LaunchPreview
 from . import glyphs
 from .glyphs import Row, counted, labelled, wrap, wrap_wide
@@ -120,15 +118,3 @@ def finding_row(finding: Finding, width: int) -> list[Row]:
 def check_title(preview: LaunchPreview) -> str:
     """Return "lint: 1 error, 2 warnings"; "lint" if there are no findings, or no plan to check."""
     return ": ".join(filter(None, ("lint", "" if preview.problems else counted(preview.findings))))
-
-
-def own_sizes_rows(args: str, width: int) -> list[Row]:
-    """Return a warning if a script sets parallel sizes in its own arguments, which the estimate ignores; else []."""
-    try:
-        asked = megatron.read(shlex.split(args))
-    except ValueError:  # a quote is still open
-        return []
-    if asked is None:
-        return []
-    text = f"The script divides its model by its own arguments ({asked.text}), which this estimate does not count."
-    return wrap(text, width - 2, "warn", first=" ")

@@ -22,14 +22,13 @@ from ...runners.run.errors import LaunchError, RunError
 from ..background import background, stop
 from ..rows import advice
 from ..rows.form import keys_row
-from ..rows.form_estimate import asked, guided
+from ..rows.form_estimate import arguments, asked, guided
 from ..rows.form_fields import KIND, fields, kind_override, launch_form, repeated_fields
 from ..rows.glyphs import Row, wrap
 from ..rows.plan_preview import (
     check_title,
     finding_rows,
     folded_plan,
-    own_sizes_rows,
     plan_rows,
     problem_rows,
     yaml_rows,
@@ -259,7 +258,7 @@ class LaunchScreen(Screen[None]):
         if answer is None:
             text = "Enter a model (7B) and a GPU (8xA100-80GB) in the form to see the memory estimate here."
             return wrap(text, width - 1, "dim", first=" ")
-        return [*own_sizes_rows(form.args, width), *advice.memory_rows(answer, preset, width)]
+        return advice.memory_rows(answer, preset, arguments(form), width)
 
     def action_pane(self, number: int) -> None:
         """Show a pane: 1 plan, 2 YAML, 3 lint, 4 memory; if it is already shown, focus it."""
