@@ -412,7 +412,7 @@ def evidence(view: View, case: Case, leading: Sequence[Pending]) -> Iterable[str
         yield f"{sum(len(each.waits) for each in more)} more ranks wait in {len(more)} other collectives behind those"
     for pending in nearest[:1]:
         yield from _behind(view, ranks, pending)
-        yield from own_lines.quoted(view, ranks, pending.ranks)
+        yield from own_lines.quoted(view, ranks, pending.ranks, pending.since)
     stack = activity.telling_frames(fault.stack)
     if stack:
         yield f"stack of rank {ranks[0]}: {activity.stack_text(stack)}"

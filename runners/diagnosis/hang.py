@@ -244,6 +244,7 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
     text = f"{phrase} where {spans_text('rank', most)} {agreeing(most, 'is', 'are')} in {_call(usual, parting)}"
     if skipped is not None:
         text = f"{view.ranks_text(few)} skipped {_located(skipped)}: {text}"
+    text += _steps(view, few, most)
     return Finding(
         "hang-mismatch",
         "error",
@@ -299,15 +300,15 @@ def _parted(view: View, parting: Split, pending: Pending) -> Iterable[str]:
             f"they part at #{apart.mine.seq}{'' if apart.exact else ' or before'}: rank {few[0]} called "
             f"{_brief(apart.mine)}, rank {most[0]} {_brief(apart.theirs)}"
         )
-    yield from _steps(view, few, most)
-    yield from own_lines.quoted(view, few, most)
+    yield from own_lines.quoted(view, few, most, pending.since)
 
 
-def _steps(view: View, few: Sequence[int], most: Sequence[int]) -> Iterator[str]:
-    """Yield the numbers of optimizer steps if the ranks have made different ones."""
+def _steps(view: View, few: Sequence[int], most: Sequence[int]) -> str:
+    """Return the end of a sentence if the ranks have made different numbers of optimizer steps; "" otherwise."""
     mine, theirs = _step_of(view, few), _step_of(view, most)
-    if mine is not None and theirs is not None and mine != theirs:
-        yield f"{spans_text('rank', few)} made {plural(mine, 'step')}, {spans_text('rank', most)} {theirs}"
+    if mine is None or theirs is None or mine == theirs:
+        return ""
+    return f"; {spans_text('rank', few)} made {plural(mine, 'step')}, {spans_text('rank', most)} {theirs}"
 
 
 def _step_of(view: View, ranks: Sequence[int]) -> int | None:
@@ -352,7 +353,7 @@ def left_out(view: View, rank: int, pending: Pending) -> Finding | None:
         evidence=(
             waiting_text(view, pending),
             f"at #{apart.mine.seq} rank {rank} called {_brief(apart.mine)}, rank {other} {_brief(apart.theirs)}",
-            *own_lines.quoted(view, [rank], ranks),
+            *own_lines.quoted(view, [rank], ranks, pending.since),
         ),
     )
 
@@ -376,7 +377,7 @@ def elsewhere(view: View, pending: Pending, others: Sequence[Pending]) -> Findin
         since=near.since,
         evidence=(
             *(waiting_text(view, each) for each in (*others[:3], pending)),
-            *own_lines.quoted(view, ranks, near.ranks),
+            *own_lines.quoted(view, ranks, near.ranks, near.since),
         ),
     )
 
@@ -483,7 +484,7 @@ def _skipped_in_circle(view: View, blocked: Sequence[Pending]) -> Finding | None
         since=min(each.since for each in blocked),
         evidence=(
             *(waiting_text(view, each) for each in blocked[:4]),
-            *own_lines.quoted(view, [rank], others),
+            *own_lines.quoted(view, [rank], others, pending.since),
         ),
     )
 

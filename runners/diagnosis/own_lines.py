@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..run.formatting import time_of_day
+from ..run.formatting import duration_text, time_of_day
 from ..run.pulse import OwnLine
 from .prefixes import writer
 from .view import View
@@ -32,16 +32,25 @@ def _bare(line: OwnLine) -> str:
     return writer(line.text, None).text
 
 
-def quoted(view: View, ranks: Sequence[int], others: Iterable[int]) -> list[str]:
-    """ "rank 1 wrote at 12:40:58 UTC: skipping batch 17": lines that only one rank wrote."""
+def quoted(
+    view: View, ranks: Sequence[int], others: Iterable[int], began: float | None = None
+) -> list[str]:
+    """ "rank 1 wrote at 12:40:58 UTC: skipping batch 17": lines that only one rank wrote.
+
+    `began`: Unix time at which the others began to wait.
+    """
     newest = {rank: view.newest(rank) for rank in (*ranks, *others)}
     here = {rank: pulse.wrote for rank, pulse in newest.items() if pulse is not None}
     if not any(here.get(rank) for rank in ranks):
         return []
     apart = unlike(here)
-    return [_sentence(rank, line) for rank in ranks[:MOST] for line in apart.get(rank, ())]
+    return [_sentence(rank, line, began) for rank in ranks[:MOST] for line in apart.get(rank, ())]
 
 
-def _sentence(rank: int, line: OwnLine) -> str:
-    at = "" if line.at is None else f" at {time_of_day(line.at, utc=True)}"
-    return f"rank {rank} wrote{at}: {line.text}"
+def _sentence(rank: int, line: OwnLine, began: float | None) -> str:
+    if line.at is None:
+        return f"rank {rank} wrote: {line.text}"
+    at = time_of_day(line.at, utc=True)
+    if began is None or began < line.at:
+        return f"rank {rank} wrote at {at}: {line.text}"
+    return f"rank {rank} wrote at {at}, {duration_text(began - line.at)} before the others began to wait: {line.text}"

@@ -310,12 +310,24 @@ def test_the_rank_of_a_circle_that_left_out_a_call_is_named() -> None:
     assert only(in_turns(skips=False).hang()).text.startswith("ranks wait for each other: ")
 
 
+def test_a_line_before_the_wait_is_told_with_its_distance() -> None:
+    early = OwnLine("skipping batch 17: bad sample", NOW - 17)
+    made = Made().wait([0, 1, 3]).add(series(2, LOAD, enqueued=41, wrote=(early,)))
+    line = (
+        "rank 2 wrote at 20:40:50 UTC, 3 s before the others began to wait: skipping batch 17: bad sample"
+    )
+    assert line in only(made.hang()).evidence
+
+
 def test_steps_that_ranks_made_more_or_less_are_told() -> None:
     def made(rank: int, op: str, step: int) -> tuple[Pulse, ...]:
         return waiting(rank, call(42, op), step=step)
 
     found = only(Made(ranks=2).add(made(0, "all_reduce", 120), made(1, "barrier", 119)).hang())
-    assert "rank 1 made 119 steps, rank 0 120" in found.evidence
+    assert found.text.endswith(
+        "rank 1 is in barrier #42 (train.py:50 step) where rank 0 is in all_reduce #42 (train.py:50 step); "
+        "rank 1 made 119 steps, rank 0 120"
+    )
 
 
 def test_a_sleeper_among_asynchronous_collectives_is_no_circle() -> None:
