@@ -75,7 +75,7 @@ def test_mixtral_and_deepseek_v3_have_the_experts_of_their_papers() -> None:
 
 def test_the_remedies_are_in_order_of_their_cost() -> None:
     """A fused optimizer, recomputed layers, smaller batches; then an edit; then host memory; then more GPUs."""
-    advice = asked("30B", "8xA100-80GB")
+    advice = asked("32B", "8xA100-80GB")
     assert title_of(first(advice)) == "ZeRO-3 (FSDP2) with recomputed layers and a fused optimizer"
     assert [option.needs for option in advice.ranked] == sorted(
         (option.needs for option in advice.ranked), key=["", "edit", "host", "disk"].index
@@ -87,7 +87,7 @@ def test_the_remedies_are_in_order_of_their_cost() -> None:
 
 
 def test_the_fewest_gpus_with_the_remedies_are_offered() -> None:
-    advice = asked("70B", "8xH100")
+    advice = asked("80B", "8xH100")
     assert advice.more is not None
     assert (advice.more.place.nodes, advice.more.change.recompute) == (3, True)
     text, command = more_line(advice)
@@ -96,9 +96,9 @@ def test_the_fewest_gpus_with_the_remedies_are_offered() -> None:
     )
     assert text.endswith("With bf16 weights 2 nodes (16 GPUs) are enough.")
     assert TIER.format(3) in command
-    assert asked("70B", "8xH100", 3).more is None
+    assert asked("80B", "8xH100", 3).more is None
     assert not [
-        one for one in asked("70B", "8xH100", 2, weights="fp32").ranked if one.needs in ("", "edit")
+        one for one in asked("80B", "8xH100", 2, weights="fp32").ranked if one.needs in ("", "edit")
     ]
     small = asked("7B", "1xA100-80GB")
     assert small.more is not None
