@@ -77,7 +77,10 @@ def test_where_only_host_memory_helps(capsys: pytest.CaptureFixture[str]) -> Non
     assert code == 0
     assert "FSDP2, host is the simplest that fits, with " in out
     assert "It takes 1,120 GB of host memory per node." in out
-    assert "To have everything on the GPUs take 2 nodes (16 GPUs): FSDP2 + TP 8 fits, with 76.7 of 85 GB" in out
+    assert (
+        "To have everything on the GPUs take 2 nodes (16 GPUs): FSDP2 + TP 8 fits, with 76.7 of 85 GB"
+        in out
+    )
     code, out, _ = run(f"{words} --host-memory 500", capsys)
     assert rows_of(out)["FSDP2, host"][-1] == "needs 1,120 GB of host memory per node"
     assert "DeepSpeed, NVMe is the simplest that fits" in out
