@@ -13,12 +13,28 @@ from .shell import names_in
 from .slurm import Batch, Directive, launch_words, read_batch
 from .surroundings import Surroundings
 
+MEETING = frozenset(
+    {
+        "master-addr",
+        "master-port",
+        "rdzv-endpoint",
+        "node-rank",
+        "nnodes",
+        "machine-rank",
+        "main-process-ip",
+    }
+)
+"""Options that a job cannot do without."""
 TEXTS = frozenset({"output", "error", "job-name", "chdir", "mail-user", "comment", "account", "input"})
 """Options whose value is a free text."""
 _APART = re.compile(r"^#[ \t]+SBATCH[ \t]+(-\S+)", re.MULTILINE)
 _BROKEN = re.compile(r"[^\\]\\[ \t]+$")
 _OPTION = re.compile(r"--[A-Za-z][\w-]*(=.*)?", re.DOTALL)
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+OWN_NAMES = re.compile(
+    r"(RANDOM|HOSTNAME|HOST|USER|HOME|PWD|UID|PBS_|LSB_|PMI|OMPI_|SLURM|SKYPILOT_|\d|[@*#?!]$)"
+)
+"""Names that a shell or a scheduler sets."""
 _SKY = re.compile(r"SKYPILOT_\w+")
 
 
@@ -163,6 +179,12 @@ def _of_name(
             facts = {"name": name, "option": options[0], "use": use}
             yield case("L69", "slurm", where, facts, value=f"${name}", severity="warning")
         return
+    is_own = OWN_NAMES.match(name) is not None
+    if not is_own and use.lstrip("-").replace("_", "-") in MEETING and _is_all_known(script, around):
+        yield case(
+            "L69", "nothing", where, {"name": name, "use": use}, value=f"${name}", severity="warning"
+        )
+        return
     near = nearest(name, [setting.name for setting in script.settings], 0.86)
     is_counted = re.sub(r"\d", "", near or "") == re.sub(r"\d", "", name)
     if near and not is_counted and len(name) > 4 and not name.startswith(("SLURM", "SKYPILOT")):
@@ -175,6 +197,15 @@ def _of_name(
             near=f"${near}",
             severity="warning",
         )
+
+
+def _is_all_known(script: ShellText, around: Surroundings) -> bool:
+    """Return True if the text of a job sets all its variables itself, as far as they are not the scheduler's."""
+    is_job = around.batch is not None or (around.is_task and not around.in_image)
+    reads_more = re.search(
+        r"^\s*(source|\.|eval|export \$|set -a|read|mapfile)\s", script.text, re.MULTILINE
+    )
+    return is_job and around.is_own_job and around.late is None and reads_more is None
 
 
 def _sky_names(script: ShellText, around: Surroundings, known: set[str]) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from ..text_formats import (
 from . import launches, script
 from .accelerate_file import check_accelerate, is_accelerate
 from .deepspeed_file import check_deepspeed, is_deepspeed
+from .docker_file import check_dockerfile, is_dockerfile
 from .kubernetes_file import check_kubernetes, is_manifest
 from .lint_rules import issue, once
 from .named_files import named_files
@@ -102,6 +103,8 @@ def _checked(
     match _kind(name, text):
         case "python":
             return script.check(text, name, facts)
+        case "docker":
+            return list(check_dockerfile(text, around))
         case "shell":
             return launches.check_text(text, around)
         case "toml":
@@ -118,6 +121,8 @@ def _checked(
 def _kind(name: str, text: str) -> str:
     """Return the kind of a file, by its suffix, else by its content."""
     lower = name.lower()
+    if is_dockerfile(name, text):
+        return "docker"
     if lower.endswith(".py"):
         return "python"
     if lower.endswith(SHELLS):

@@ -153,7 +153,7 @@ def _set_by_operator(manifest: Manifest) -> list[str]:
 
 
 def _environment(container: MarkupNode) -> dict[str, tuple[str, MarkupNode]]:
-    """Return the variables of a container; "$" stands for a value from elsewhere."""
+    """Return the variables of a container; "$" is a value from elsewhere."""
     found = {}
     for item in (container.get("env") or MarkupNode(0, None)).items:
         value = item.get("value")
@@ -248,6 +248,14 @@ def _command(container: MarkupNode, around: Surroundings) -> Iterator[Finding]:
         return
     line = nodes[0].line or 1
     yield from launches.check_text(" ".join(map(_quoted, words)), around, line)
+    operator = next(
+        (node for node, word in zip(nodes, words, strict=True) if word in ("&&", "||", "|", ">", ";")), None
+    )
+    if not is_shell and operator is not None:
+        facts = {"word": operator.value}
+        yield case(
+            "L72", "words", place(around.file, operator, "command"), facts, value=str(operator.value)
+        )
     if not is_shell and words[0] not in ("/usr/bin/env", "env"):
         yield from _unexpanded(nodes, words, around)
 

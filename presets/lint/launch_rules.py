@@ -51,6 +51,8 @@ def _first_node_only(launch: Launch) -> Iterator[Finding]:
         return
     told, nodes = launch.told_nodes(), batch.nodes
     by_step = re.search(r"SLURM_(STEP_|PROCID|NODEID|LOCALID)", launch.script.text) is not None
+    if told and told > 1 and nodes == 1:
+        return  # L35 compares the two numbers
     if told and told > 1:
         name = "inside" if by_step else "waits"
         severity: Severity = "warning" if by_step else "error"
@@ -270,7 +272,7 @@ def _cpus(launch: Launch) -> Iterator[Finding]:
 
 
 def _devices(launch: Launch) -> Iterator[Finding]:
-    """Report CUDA_VISIBLE_DEVICES beside a launcher that ignores it, or with other numbers."""
+    """Report CUDA_VISIBLE_DEVICES for a launcher that ignores it, or with another number of GPUs."""
     devices = visible_devices(launch.call, launch.around.env)
     if not devices or not launch.call.is_launcher:
         return

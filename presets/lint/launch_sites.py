@@ -86,7 +86,7 @@ class Launch:
         return self.call.program == "deepspeed"
 
     def told_nodes(self) -> int | None:
-        """Return the number of nodes that the launcher is told, or None if it is unknown."""
+        """Return the number of nodes in the launcher's options, or None if it is unknown."""
         if self.call.program == "torchrun":
             word = self.options.values.get("nnodes")
             if word is None:

@@ -1,7 +1,7 @@
 """Find the programs that a shell text starts: launchers (torchrun, accelerate, deepspeed), Python, other shell texts.
 
-A program may be behind wrappers (srun, ssh, env, …), in the text of `bash -c`, in a here-document, or in a variable that
-holds a command line. The reader keeps what is in front of it, and which shell expands each variable.
+A program may follow wrappers (srun, ssh, env, …). It may be in the text of `bash -c`, in a here-document, or in a
+variable that holds a command line. The reader keeps the words in front of it, and the shell that expands each variable.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ def _started(every: Sequence[Launch], script: ShellText) -> Iterator[Finding]:
 
 
 def _at_site(launch: Launch) -> Surroundings:
-    """Return what is known where a launch runs."""
+    """Return the context at the place of a launch."""
     site, around = launch.site, launch.around
     gpus = None if visible_devices(launch.call, around.env) else site.gpus
     if around.is_task and not site.remote and site.step is None:

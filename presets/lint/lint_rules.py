@@ -139,6 +139,7 @@ def keys(
 
 LOCAL_ADDRESS = re.compile(r"(localhost|127\.\d+\.\d+\.\d+|\[?::1\]?)(:\d+)?")
 """An address that is local to each node."""
+LOCAL_INTERFACES = ("lo", "docker0", "virbr0")
 DEFAULT_PORT = "29500"
 OLD_NAMES = ("NCCL_BLOCKING_WAIT", "NCCL_ASYNC_ERROR_HANDLING", "NCCL_DESYNC_DEBUG", "NCCL_ENABLE_TIMING")
 """torch still reads them. Since 2.2 their names begin with TORCH_."""
@@ -171,9 +172,12 @@ def check_variables(name: str, value: str, where: str, nnodes: int | None = None
             yield replace(finding, value=shown)
     if _is_slow(name, value, nnodes):
         yield issue("L40", where, f"{name}={value} {SLOW[name][1]}.", value=shown)
-    is_loopback = (name, value.lstrip("=")) == ("NCCL_SOCKET_IFNAME", "lo")
-    if is_loopback and (nnodes or 1) > 1:
-        text = "NCCL is set to use only the loopback interface, which reaches no other node."
+    is_local = (
+        name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") and value.lstrip("=") in LOCAL_INTERFACES
+    )
+    if is_local and (nnodes or 1) > 1:
+        program, interface = name.partition("_")[0], value.lstrip("=")
+        text = f"{program} is set to use only the interface {interface}, which reaches no other node."
         yield issue(
             "L38", where, text, value=shown, remedy="Name the interface between the nodes, or leave it out."
         )

@@ -30,11 +30,14 @@ def check_order(script: ShellText, launches: Sequence[Launch], around: Surroundi
 
 
 def _one_after_another(launches: Sequence[Launch]) -> Iterator[Finding]:
-    """Report parts of one job without `&`."""
+    """Report parts of one job without `&`, and a part without the others."""
     parts = [launch for launch in launches if _is_waiting_part(launch)]
     for launch in parts:
         if launch.call.command.in_loop and launch.site.is_part:
             yield case("L59", "loop", launch.where, value=launch.call.program)
+            return
+        if len(launches) == 1 and launch.site.own is not None and launch.site.is_part:
+            yield case("L59", "only", launch.where, {"program": launch.call.program})
             return
     for first, second in islice(combinations(parts, 2), MOST_PAIRS):
         if _place(first) != _place(second) and first.call.command.branch == second.call.command.branch:
@@ -69,7 +72,7 @@ def _rank(launch: Launch) -> str:
 
 
 def _blocked(script: ShellText, around: Surroundings) -> Iterator[Finding]:
-    """Report `ray start --block` with commands behind it."""
+    """Report commands that wait for the end of `ray start --block`."""
     for at, command in enumerate(script.commands):
         is_blocking = not command.background and RAY_BLOCKS.search(_text(command)) is not None
         if is_blocking and any(_follows(later, command) for later in script.commands[at + 1 :]):

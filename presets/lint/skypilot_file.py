@@ -38,7 +38,7 @@ def is_task(document: MarkupNode) -> bool:
 
 
 def check_skypilot(task: MarkupNode, beside: Surroundings) -> list[Finding]:
-    """Check one task. `beside`: the name of its file, and the access to files beside it."""
+    """Check one task. `beside`: the name of its file, and the access to the files in its folder."""
     file = beside.file
     nnodes = task.number("num_nodes") or (1 if "num_nodes" not in task.mapping else None)
     env = {name: _text_of(node) for name, node in _envs(task)}

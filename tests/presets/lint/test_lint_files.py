@@ -147,7 +147,7 @@ CASES: list[tuple[str, tuple[str, str], int]] = [
     ("L16", task(("WARN", "LOUD")), 6),
     ("L21", task(("  network_tier: best\n", "")), 2),
     ("L21", task(("best", "standard")), 4),
-    ("L30", task(("num_nodes: 2", "num_nodes: two"), ("nnodes=2", "nnodes=$N")), 1),
+    ("L30", task(("num_nodes: 2", "num_nodes: two"), ("nnodes=2", "nnodes=${N:-2}")), 1),
     ("L31", task(("envs:", "env:")), 5),
     ("L31", task(("network_tier: best", "network_tier: best\n  use_spots: true")), 5),
     ("L35", task(("H100:8", "H100:4")), 10),

@@ -143,6 +143,18 @@ SLURM: list[tuple[str, str, str]] = [
         batch("srun -N1 -n1 ray start --head --block\npython t.py"),
         batch("srun -N1 -n1 ray start --head --block &\npython t.py"),
     ),
+    (
+        "L59",
+        batch(f"{HEAD}srun -N1 -n1 {TORCHRUN} {C10D}"),
+        batch(f"{HEAD}srun -N2 -n2 {TORCHRUN} {C10D}"),
+    ),
+    (
+        "L69",
+        batch(
+            f"{ADDRESS}srun bash -c '{TORCHRUN} --node-rank=$SLURM_NODEID --master-addr=a --master-port=$PORT t.py'"
+        ),
+        batch(f"{ADDRESS}srun bash -c '{STATIC} --node-rank=$SLURM_NODEID t.py'"),
+    ),
     # the end of the script is the end of the job
     (
         "L60",
@@ -401,8 +413,8 @@ SLURM: list[tuple[str, str, str]] = [
     ),
     (
         "L17",
-        batch(f"{ADDRESS}srun {STATIC} --node-rank=$R {MEGATRON} 24"),
-        batch(f"{ADDRESS}srun {STATIC} --node-rank=$R {MEGATRON} 32"),
+        batch(f"{ADDRESS}srun bash -c '{STATIC} --node-rank=$SLURM_NODEID {MEGATRON} 24'"),
+        batch(f"{ADDRESS}srun bash -c '{STATIC} --node-rank=$SLURM_NODEID {MEGATRON} 32'"),
     ),
     (
         "L17",
@@ -539,6 +551,7 @@ EDITS: list[tuple[str, str, str, str]] = [
     ("L72", PYTORCH, "{limits: {nvidia.com/gpu: 8}}", "{requests: {nvidia.com/gpu: 8}}"),
     ("L72", PYTORCH, "{limits: {nvidia.com/gpu: 8}}", "{requests: {nvidia.com/gpu: 4}, limits: {nvidia.com/gpu: 8}}"),
     ("L72", PYTORCH, SHM, ""),
+    ("L72", PYTORCH, "[torchrun, --nproc-per-node=8, train.py]", "[torchrun, --nproc-per-node=8, train.py, '&&', sync]"),
     ("L72", PYTORCH, "name: shm, mountPath", "name: share, mountPath"),
     ("L72", PYTORCH, "kubeflow.org/v1", "batch/v1"),
     ("L72", TRAIN, "  runtimeRef: {name: torch-distributed}\n", ""),
@@ -574,6 +587,13 @@ def lint(text: str, name: str = "run.slurm") -> list[Finding]:
         exists=lambda name: name in FILES,
         read=lambda name: FILES[name].encode() if name in FILES else None,
     )
+
+
+def test_the_launch_of_an_image() -> None:
+    listed = 'FROM x\nENTRYPOINT ["torchrun", "--nproc-per-node=$GPUS", "train.py"]\n'
+    (one,) = lint(listed, "Dockerfile")
+    assert (one.id, one.where) == ("L58", "Dockerfile:2")
+    assert lint("FROM x\nRUN echo $X\nCMD torchrun --nproc-per-node=$GPUS train.py\n", "Dockerfile") == []
 
 
 @for_each(("id", "bad", "good"), SLURM)

@@ -68,7 +68,8 @@ def test_a_rule_and_its_twin(id: str, bad: str, good: str) -> None:
     assert lint_text(good) == []
 
 
-NODES = Surroundings(file="run.sh", nnodes=2, gpus=8, is_task=True)
+GIVEN = {"RANK": "$", "HEAD": "$", "R": "$", "OPTIONS": "$"}
+NODES = Surroundings(file="run.sh", nnodes=2, gpus=8, is_task=True, env=GIVEN)
 
 ON_NODES: list[tuple[str, str, str, str]] = [
     ("L2", "error", f"{ACCELERATE} --num_machines 2 --num_processes 8 t.py",
