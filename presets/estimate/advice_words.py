@@ -88,6 +88,8 @@ def weights_line(advice: Advice) -> tuple[str, str]:
     if other is None or other.first is None:
         return "", ""
     second = other.first
+    if first is not None and second.form == first.form:
+        return "", ""
     if first is not None and (second.strategy, second.change) == (first.strategy, first.change):
         return f"If the script's weights are bf16, it takes {size_of(second)}.", ""
     text = f"If the script's weights are bf16, {title_of(second)} fits, with {size_of(second)}"

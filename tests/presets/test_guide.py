@@ -65,7 +65,7 @@ def test_questions_have_two_to_six_choices() -> None:
         ({}, "ddp", "DDP is the simplest that fits"),
         ({"model": "8B"}, "fsdp2-zero2", "ZeRO-2 is the simplest that fits"),
         ({"model": "8B", "count": "1", "gpu": "T4"}, "fsdp2-offload", "host memory per node"),
-        ({"model": "34B", "nodes": "2"}, "fsdp2", "ZeRO-3 (FSDP2) with recomputed layers is the simplest"),
+        ({"model": "70B", "nodes": "4"}, "fsdp2", "ZeRO-3 (FSDP2) with recomputed layers is the simplest"),
         ({"model": "34B", "gpu": "L40S", "nodes": "8"}, "fsdp2", "ZeRO-3 (FSDP2)"),
         ({"model": "8B", "nodes": "4", "gpu": "A10"}, "hsdp", "HSDP"),
         ({"count": "1"}, "single", "One GPU is the simplest"),
