@@ -369,5 +369,5 @@ def name_of_gpu(model: str) -> str:
     if not fitting:
         return ""
     best = max(fitting, key=lambda name: (name.count("-"), len(name)))
-    size = next(iter(sizes), "")
-    return best if not size or size == f"{known_gpus()[best]}GB" else ""
+    sold = next((int(size[:-2]) for size in sizes), known_gpus()[best])
+    return best if abs(known_gpus()[best] / sold - 1) < 0.1 else ""
