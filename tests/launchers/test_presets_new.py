@@ -96,7 +96,7 @@ def test_guided_asks_what_matters_and_writes_the_answers(world: World) -> None:
     assert "strategy.stage takes 0, 1, 2 or 3, not 4" in done.err
     assert done.err.count("Which ZeRO stage: 0, 1, 2 or 3? [2]: ") == 2
     assert "reshard" not in done.err
-    assert "next: `distui plan mine -- SCRIPT`" in done.err
+    assert "next: `distui plan mine --hosts A,B -- SCRIPT`" in done.err
     table = file_of(world, "mine")
     assert table["base"] == "ds-zero2"
     assert table["topology"] == {"nnodes": 2, "nproc_per_node": 8}

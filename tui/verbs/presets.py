@@ -133,7 +133,8 @@ def _new(options: argparse.Namespace) -> int:
         raise RunError(f"cannot write {path}: {error.strerror}") from None
     answer(options.json, Written(str(path)), [str(path)])
     if options.guided:
-        complain(f"next: `distui plan {name} -- SCRIPT` shows what it starts")
+        where = " --hosts A,B" if load(name).preset.topology.nnodes > 1 else ""
+        complain(f"next: `distui plan {name}{where} -- SCRIPT` shows what it starts")
     return 0
 
 
