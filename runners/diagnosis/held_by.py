@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ..inrank.thread_waits import LISTENING
 from ..run.pulse import LockWait, Pulse, RankThread
 from . import activity
 from .view import View
@@ -28,6 +29,7 @@ _CONNECT = (
     "check that address and port are right, that a server listens there, and route and firewall; "
     "give the connect a time-out"
 )
+_ACCEPTS = "check which process was to connect to this address, and whether it reached that line"
 _READS, _WRITES = "check who was to write into it", "check who was to read from it"
 _KEY = "check which rank was to set this key, and whether it reached that line"
 _FILE = "check which process was to write this file, and that this node sees it"
@@ -37,11 +39,11 @@ def of(view: View, rank: int) -> HeldBy:
     """Return what a rank's newest pulse shows about its wait."""
     pulse = view.history[rank][-1]
     threads = tuple(of_thread(thread) for thread in _worth_naming(pulse))
-    unanswered = next((stall.remote for stall in pulse.stalls if stall.state == "SYN_SENT"), None)
-    if unanswered is not None and pulse.call in ("connect", "poll", "sleep", None):
-        return HeldBy(f"gets no answer from {unanswered} to its connect", _CONNECT, threads)
     if pulse.wanted and pulse.call != "lock":
         return _wanted(pulse, threads)
+    connection = _connection(pulse, threads)
+    if connection is not None:
+        return connection
     match pulse.call:
         case "lock":
             return _file_lock(view, pulse)._replace(proof=threads)
@@ -49,18 +51,30 @@ def of(view: View, rank: int) -> HeldBy:
             return _pipe(view, pulse, threads)
         case "write" if pulse.on.startswith("/"):
             return HeldBy(f"writes to {pulse.on}", f"check the file system of {pulse.on}", threads)
-        case "write" if pulse.on:
-            remedy = f"check why {pulse.on} does not read, and the network to it"
-            return HeldBy(f"sends to {pulse.on}, which takes nothing", remedy, threads)
-        case "read" | "connect" | "poll" if ":" in pulse.on and not pulse.on.startswith("/"):
-            return HeldBy(
-                f"waits for an answer of {pulse.on}", f"check {pulse.on} and the network to it", threads
-            )
         case "wait" if pulse.on:
             return HeldBy(proof=(*threads, f"it waits for its child process {pulse.on}"))
         case "futex" | "sleep" | "poll":
             return _thread(pulse, threads)
     return HeldBy(proof=threads)
+
+
+def _connection(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy | None:
+    """Describe a wait at a socket; None if it waits at none."""
+    unanswered = next((stall.remote for stall in pulse.stalls if stall.state == "SYN_SENT"), None)
+    if unanswered is not None and pulse.call in ("connect", "poll", "sleep", None):
+        return HeldBy(f"gets no answer from {unanswered} to its connect", _CONNECT, proof)
+    if pulse.on.startswith(LISTENING):
+        return HeldBy(f"waits for a connection to {pulse.on.removeprefix(LISTENING)}", _ACCEPTS, proof)
+    if not pulse.on or pulse.on.startswith("/") or pulse.on == "a pipe" or pulse.on.startswith("FIFO "):
+        return None
+    if pulse.call == "write":
+        remedy = f"check why {pulse.on} does not read, and the network to it"
+        return HeldBy(f"sends to {pulse.on}, which takes nothing", remedy, proof)
+    if pulse.call in ("read", "connect", "poll") and ":" in pulse.on:
+        return HeldBy(
+            f"waits for an answer of {pulse.on}", f"check {pulse.on} and the network to it", proof
+        )
+    return None
 
 
 def _wanted(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:

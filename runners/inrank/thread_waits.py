@@ -29,6 +29,7 @@ _CALLS = {
         "poll": (7, 23, 232, 270, 271, 281),
         "sleep": (35, 230),
         "connect": (42,),
+        "accept": (43, 288),
         "wait": (61, 247),
         "lock": (72, 73),
         "futex": (202,),
@@ -40,6 +41,7 @@ _CALLS = {
         "poll": (22, 72, 73),
         "sleep": (101, 115),
         "connect": (203,),
+        "accept": (202, 242),
         "wait": (95, 260),
         "lock": (25, 32),
         "futex": (98,),
@@ -56,6 +58,7 @@ _ABSOLUTE, _BITSET, _REALTIME = 1, 9, 256
 """Flag TIMER_ABSTIME of clock_nanosleep; operation of futex with an absolute time, and its flag of the clock."""
 _SIGNED = 1 << 63
 PATH_BYTES = 4096
+LISTENING = "listening at "
 _MAPPED = "::ffff:"
 """Beginning of an address of IPv4 on a socket of IPv6."""
 POLLING, POLLING_FRAMES = os.sep + "filelock" + os.sep, 6
@@ -125,7 +128,7 @@ def _main_frame() -> FrameType | None:
 
 def _descriptor(call: str, number: int, arguments: list[int]) -> int | None:
     """Return the file descriptor of a call; None if it has none, or polls several."""
-    if call in ("read", "write", "connect", "lock"):
+    if call in ("read", "write", "connect", "accept", "lock"):
         return arguments[0]
     if number not in _POLL_OF[os.uname().machine] or arguments[1] != 1:
         return None
@@ -158,19 +161,27 @@ def _object(call: str, number: int, arguments: list[int], descriptor: int | None
 
 
 def _behind(descriptor: int) -> str:
-    """Describe a file descriptor: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", or "a socket" without a peer."""
+    """Describe a file descriptor: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", or "a socket" without a peer.
+
+    A socket that waits for connections is LISTENING and its own address.
+    """
     kind = os.fstat(descriptor).st_mode
     path = os.readlink("/proc/self/fd/%d" % descriptor)
     if stat.S_ISSOCK(kind):
         with socket.socket(fileno=os.dup(descriptor)) as its, contextlib.suppress(OSError):
-            peer = its.getpeername()
-            return (
-                "%s:%s" % (peer[0].removeprefix(_MAPPED), peer[1]) if isinstance(peer, tuple) else str(peer)
-            )
+            if its.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                return LISTENING + _address_text(its.getsockname())
+            return _address_text(its.getpeername())
         return "a socket"
     if stat.S_ISFIFO(kind):
         return "FIFO " + path if path.startswith("/") else "a pipe"
     return path
+
+
+def _address_text(address: Any) -> str:
+    if isinstance(address, tuple):
+        return "%s:%s" % (address[0].removeprefix(_MAPPED), address[1])
+    return str(address)
 
 
 def _path_at(address: int) -> str:

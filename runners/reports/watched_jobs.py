@@ -27,11 +27,12 @@ def listed(job: WatchedJob) -> ListedJob:
 
 
 async def state_of(job: WatchedJob) -> RunState:
-    """Return the state of a job, from its processes."""
+    """Return the state of a job, from its processes. It takes some seconds longer if a rank is idle."""
     from ..watch.watch_link import WatchLink  # slow to import
 
     link = WatchLink(job)
     try:
+        await link.look()
         return await snapshot(link)
     finally:
         await link.close()

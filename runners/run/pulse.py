@@ -188,7 +188,7 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     call: str | None = None
     """System call that the main thread waits in, by inrank/thread_waits.py; None if it runs or the kernel hides it."""
     on: str = ""
-    """Object that `call` waits for: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", a pid."""
+    """Object that `call` waits for: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", a pid, or "listening at …"."""
     descriptor: int | None = None
     """File descriptor of `call`."""
     holder: int | None = None

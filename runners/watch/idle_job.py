@@ -22,6 +22,11 @@ from .foreign_jobs import RankProcess
 from .outside_pulses import IDLE_S, OutsidePulses
 from .scan_changes import Watched
 
+LOOKS, LOOK_EVERY_S = 8, 3.5
+"""Most samples for a viewer that asks once, and seconds between two of them. Weak evidence counts after 20 s, and only
+PULSES_KEPT samples are kept."""
+LOOK_IDLE_S, ASKED_IDLE_S = 3.0, 10.0
+"""Seconds without work for such a viewer: before stacks are read, and before idle ranks are reported."""
 QUIET_S = 60.0
 """Seconds without work and output after which idle ranks are reported even if none is seen to wait for another."""
 FRAMES = 6
@@ -74,8 +79,23 @@ class IdleJob:
         await self._pulses.take(self._processes, clock.now() - self._last_output())
         self._ledger.update(self.judge(clock.now()))
 
-    def judge(self, now: float) -> list[Finding]:
-        """Return the findings that hold now."""
+    async def look(self) -> None:
+        """Sample all ranks until an alarm is found, or while one of them is idle, for a viewer that asks once.
+
+        Stacks of idle ranks are read soon, because somebody waits for the answer.
+        """
+        for number in range(LOOKS):
+            quiet_s = clock.now() - self._last_output()
+            await self._pulses.take(self._processes, max(quiet_s, LOOK_IDLE_S), LOOK_IDLE_S)
+            found = self.judge(clock.now(), is_asked=True)
+            has_worked = number > 0 and not self._pulses.idle(clock.now())
+            if has_worked or any(finding.alarm for finding in found):
+                break
+            await asyncio.sleep(LOOK_EVERY_S)
+        self._ledger.update(found)
+
+    def judge(self, now: float, *, is_asked: bool = False) -> list[Finding]:
+        """Return the findings that hold now. `is_asked`: report idle ranks soon, as a note."""
         view = View(
             state=self._state,
             plan=None,
@@ -85,7 +105,7 @@ class IdleJob:
         )
         known = [finding for finding in (*starting.find(view), *hang.find(view)) if self._holds(finding)]
         if not any(finding.alarm for finding in known):
-            known.extend(self._without_verdict(view))
+            known.extend(self._without_verdict(view, is_asked))
         return [self._with_sources(finding) for finding in known]
 
     def _holds(self, finding: Finding) -> bool:
@@ -96,24 +116,25 @@ class IdleJob:
     def _is_elsewhere(self) -> bool:
         return self._world_size > len(self._state.ranks)
 
-    def _without_verdict(self, view: View) -> Iterable[Finding]:
+    def _without_verdict(self, view: View, is_asked: bool) -> Iterable[Finding]:
         """Report idle ranks that no detector explains."""
+        unread_s, long_s = (LOOK_IDLE_S, ASKED_IDLE_S) if is_asked else (IDLE_S, QUIET_S)
         quiet_s = view.now - self._last_output()
         idle = {
             rank: min(watched.idle_s(view.now), quiet_s) for rank, watched in self._pulses.ranks.items()
         }
         unread = [rank for rank, watched in self._pulses.ranks.items() if watched.failure]
-        if unread and idle[unread[0]] >= IDLE_S:
-            yield self._unread(view, unread)
+        if unread and idle[unread[0]] >= unread_s:
+            yield self._unread(view, unread, unread_s)
             return
-        long = [rank for rank, seconds in idle.items() if seconds >= QUIET_S]
+        long = [rank for rank, seconds in idle.items() if seconds >= long_s]
         if long:
             yield from self._idle(view, long, min(idle[rank] for rank in long))
 
-    def _unread(self, view: View, unread: Sequence[int]) -> Finding:
+    def _unread(self, view: View, unread: Sequence[int], least_s: float) -> Finding:
         """Report stacks that py-spy could not read, with the reason. Unknown is not hung."""
         why = self._pulses.ranks[unread[0]].failure
-        idle = [rank for rank, watched in self._pulses.ranks.items() if watched.idle_s(view.now) >= IDLE_S]
+        idle = [rank for rank, watched in self._pulses.ranks.items() if watched.idle_s(view.now) >= least_s]
         text = (
             f"{spans_text('rank', idle)} {agreeing(idle, 'uses', 'use')} no CPU and "
             f"{agreeing(idle, 'writes', 'write')} no output; the reason is unknown, because the "
@@ -156,7 +177,8 @@ class IdleJob:
             text += f"; {spans_text('rank', busy)} {agreeing(busy, 'has', 'have')} worked since"
         if unseen:
             text += "; the ranks that they wait for may be on other hosts"
-        certain = not unseen and (not busy or seconds >= self._works_for_s)
+        long_s = self._works_for_s if busy else QUIET_S
+        certain = not unseen and seconds >= long_s
         return Finding(
             NO_VERDICT if unseen else "hang-idle",
             "warning" if certain else "note",

@@ -139,8 +139,13 @@ class OutsidePulses:
         self._spy, self._read, self._waits = spy, read, waits
         self.ranks: dict[int, WatchedRank] = {}
 
-    async def take(self, processes: Mapping[int, RankProcess], quiet_s: float) -> None:
-        """Sample every rank once, and the stacks of idle ones that are due. `quiet_s`: seconds since the last output."""
+    async def take(
+        self, processes: Mapping[int, RankProcess], quiet_s: float, idle_s: float = IDLE_S
+    ) -> None:
+        """Sample every rank once, and the stacks of idle ones that are due.
+
+        `quiet_s`: seconds since the last output. `idle_s`: seconds without work and output before a stack is read.
+        """
         self._follow(processes)
         pids = [watched.process.pid for watched in self.ranks.values()]
         seen = await asyncio.to_thread(self._read, pids)
@@ -148,8 +153,8 @@ class OutsidePulses:
         for watched in self.ranks.values():
             watched.add(_pulse(watched.process, now, *seen[watched.process.pid]))
         await self._add_waits(pids)
-        if quiet_s >= IDLE_S:
-            for watched in self._due(now):
+        if quiet_s >= idle_s:
+            for watched in self._due(now, idle_s):
                 await self._dump(watched)
 
     async def _add_waits(self, pids: Sequence[int]) -> None:
@@ -168,10 +173,14 @@ class OutsidePulses:
             same = known is not None and _identity(known.process) == _identity(process)
             self.ranks[rank] = known if known is not None and same else WatchedRank(process)
 
-    def _due(self, now: float) -> list[WatchedRank]:
+    def idle(self, now: float) -> list[int]:
+        """Return the ranks that have not worked since the sample before."""
+        return [rank for rank, watched in self.ranks.items() if watched.idle_s(now) > 0.0]
+
+    def _due(self, now: float, idle_s: float) -> list[WatchedRank]:
         """Return the ranks whose stack is to be read."""
         longest = max((watched.idle_s(now) for watched in self.ranks.values()), default=0.0)
-        least_s = IDLE_S if longest < IDLE_S else FOLLOWS_S
+        least_s = idle_s if longest < idle_s else min(idle_s, FOLLOWS_S)
         return [watched for watched in self.ranks.values() if watched.is_due(now, least_s)]
 
     async def _dump(self, watched: WatchedRank) -> None:

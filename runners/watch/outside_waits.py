@@ -15,12 +15,14 @@ from msgspec.structs import replace
 
 from ..agent.pulses import holders
 from ..agent.tcp_stalls import TABLES, address, stalls
-from ..inrank.thread_waits import kind_of
+from ..inrank.thread_waits import LISTENING, kind_of
 from ..run.proc import read_once
 from ..run.pulse import Pulse
 
-_ON_DESCRIPTOR = ("read", "write", "connect", "lock")
+_ON_DESCRIPTOR = ("read", "write", "connect", "accept", "lock")
 """Calls whose first argument is a file descriptor."""
+LISTEN = "0A"
+"""State of a socket that waits for connections, in /proc/net/tcp."""
 
 
 def with_waits(pulses: Sequence[Pulse], ranks: Iterable[int]) -> list[Pulse]:
@@ -48,7 +50,7 @@ def wait_of(pid: int, proc: str = "/proc") -> dict[str, Any]:
 
 
 def _behind(pid: int, descriptor: int, proc: str) -> str:
-    """Describe a file descriptor: a path, "FIFO PATH", "a pipe", "ADDRESS:PORT", or "a socket" without a peer."""
+    """Describe a file descriptor, as thread_waits.py does it inside of a rank."""
     link = f"{proc}/{pid}/fd/{descriptor}"
     try:
         target, mode = os.readlink(link), os.stat(link).st_mode
@@ -62,10 +64,11 @@ def _behind(pid: int, descriptor: int, proc: str) -> str:
 
 
 def _peers(pid: int, inode: str, proc: str) -> Iterator[str]:
-    """Yield the peer of a TCP socket."""
+    """Yield the peer of a TCP socket, or the own address of one that waits for connections."""
     for table in TABLES:
         with contextlib.suppress(OSError), open(f"{proc}/{pid}/net/{table}", encoding="ascii") as file:
             for line in file:
                 fields = line.split()
                 if len(fields) > 9 and fields[9] == inode:
-                    yield address(fields[2])
+                    is_listening = fields[3] == LISTEN
+                    yield LISTENING + address(fields[1]) if is_listening else address(fields[2])

@@ -187,6 +187,11 @@ class WatchLink:
         """Return an error: curves are not recorded for a job that distui did not start."""
         return MetricsWindow(ask.id, error="distui did not start this job: no curves of it are recorded")
 
+    async def look(self) -> None:
+        """Sample the ranks for some seconds if they are idle. The next events have the findings."""
+        self._idle.watch(self._watched)
+        await self._idle.look()
+
     async def close(self) -> None:
         """Stop watching; the job continues."""
         self._closed.set()

@@ -14,6 +14,7 @@ from typing import Any
 
 import filelock
 import pytest
+from ports import free_port
 
 from distui.runners.inrank.script_threads import Threads
 from distui.runners.inrank.thread_waits import main_wait
@@ -105,6 +106,12 @@ def test_whatever_it_waits_for_is_named(tmp_path: Path) -> None:
         with server:
             port = server.getsockname()[1]
             assert waits(connects, host, port) == ("read", f"{host}:{port}")
+    accepts = "import socket; at = socket.create_server(('127.0.0.1', {port})); there.set(); at.accept()"
+    port = free_port()
+    assert waits(accepts.format(port=port)) == ("accept", f"listening at 127.0.0.1:{port}")
+    timed = accepts.replace("there.set()", "at.settimeout(60); there.set()")
+    port = free_port()
+    assert waits(timed.format(port=port)) == ("poll", f"listening at 127.0.0.1:{port}")
     path = tmp_path / "op.lock"
     with filelock.FileLock(path):
         told = seen("import filelock; there.set(); filelock.FileLock(sys.argv[1]).acquire()", str(path))

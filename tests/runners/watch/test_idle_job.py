@@ -261,3 +261,36 @@ async def test_a_stopped_rank_is_continued_by_its_pid(monkeypatch: pytest.Monkey
     assert (found.id, found.rank) == ("hang-stopped", 1)
     assert found.remedy == "continue it: `kill -CONT 101`"
     assert {rank for rank, _ in job.dumps} == {0}
+
+
+async def look(job: Machine) -> float:
+    """Let a viewer ask once, while the ranks do what they do; the seconds until its answer."""
+    began = job.seconds
+    asked = asyncio.create_task(job.job.look())
+    while not asked.done():
+        await asyncio.sleep(0.5)
+        for rank in job.ranks.values():
+            rank.used += 0.5 * rank.cpu
+    await asked
+    return job.seconds - began
+
+
+async def test_a_viewer_that_asks_once_gets_the_same_verdict_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Machine(monkeypatch, Process(), Process(ACCEPT), Process())
+    assert await look(job) < 28.0
+    (found,) = job.findings
+    assert (found.id, found.severity, found.rank, found.waiting) == ("hang-not-joined", "error", 1, (0, 2))
+    assert "stack of rank 1: socket.py:294 accept, train.py:6 serve, train.py:18 main" in found.evidence
+
+
+async def test_idle_ranks_without_a_verdict_are_a_note_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Machine(monkeypatch, Process(ACCEPT), Process(ACCEPT))
+    await look(job)
+    (found,) = job.findings
+    assert (found.id, found.severity, found.ranks) == ("hang-idle", "note", (0, 1))
+
+
+async def test_a_viewer_of_a_job_that_works_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Machine(monkeypatch, Process(cpu=1.0), Process(cpu=1.0))
+    assert await look(job) <= 4.0
+    assert (job.findings, job.dumps) == ([], [])

@@ -62,6 +62,11 @@ def test_a_holder_that_is_not_seen_here_is_no_guess() -> None:
         ("open", "FIFO /run/{pipe}", "opens FIFO /run/{pipe} at train.py:33 load"),
         ("read", "a pipe", "reads from a pipe at train.py:33 load"),
         ("read", "10.0.0.7:443", "waits for an answer of 10.0.0.7:443 at train.py:33 load"),
+        (
+            "accept",
+            "listening at 10.0.0.7:443",
+            "waits for a connection to 10.0.0.7:443 at train.py:33 load",
+        ),
         ("read", "/data/part-0", "sleeps at train.py:33 load"),
         ("futex", "", "is blocked at train.py:33 load (lock, queue or thread)"),
         ("sleep", "", "sleeps at train.py:33 load"),
