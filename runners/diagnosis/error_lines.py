@@ -36,6 +36,8 @@ QUOTED = 300
 
 REASON = "Last error:"
 """torch writes this above NCCL's own reason. Without that reason it explains nothing."""
+LOST_WORKER = "signal"
+"""Kind of a report that a signal ended a worker of a data loader: what the worker printed before explains more."""
 UNEXPLAINED = "unexplained"
 """Rule id of a message that the table of causes does not contain."""
 
@@ -135,13 +137,14 @@ class _Sentence:
         return PHRASES["aborted"].match(self.text) is not None
 
     @property
-    def order(self) -> tuple[bool, bool, bool, bool, int, tuple[int, int]]:
+    def order(self) -> tuple[bool, bool, bool, bool, bool, int, tuple[int, int]]:
         """Sort key, the message that explains most first."""
         failure = self.failure
         return (
             self.outlived,
             failure is not None and failure.symptom,
             failure is None,
+            failure is not None and failure.kind == LOST_WORKER,
             PHRASES["launch_failed"].match(self.text) is not None,
             -self.sureness,
             self.first.position,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..inrank.failure_causes import advice_of
+from ..inrank.failure_causes import advice_of, of_line
 from .error_lines import UNEXPLAINED, is_alive
-from .exceptions import sentence
+from .exceptions import sentence, text_of
 from .line_formats import LINES
 from .rules import First, LogLine, Rule, RuleHits, shown
 
@@ -54,15 +54,25 @@ class ShortLog:
         """Return the line as a rule that fired; [] without one."""
         if self._first is None:
             return []
-        advice = advice_of(self._text)
+        name, text, remedy = self._explained()
         rule = Rule(
-            id=UNEXPLAINED,
+            id=name,
             severity="error",
             layer="unknown",
             role="cause",
             confidence="low",
             place=PLACE,
-            text=f"{'The log has this line' if advice else 'No rule knows this'}: {self._text}",
-            remedy=sentence(advice) if advice else NO_ADVICE,
+            text=text,
+            remedy=remedy,
         )
         return [RuleHits.of(rule, self._first)]
+
+    def _explained(self) -> tuple[str, str, str]:
+        """Return the rule id, text and remedy of the line."""
+        failure = of_line(self._text)
+        if failure is not None and not failure.symptom:
+            return f"died-{failure.kind}", text_of(failure), sentence(failure.remedy)
+        advice = advice_of(self._text)
+        if advice:
+            return UNEXPLAINED, f"The log has this line: {self._text}", sentence(advice)
+        return UNEXPLAINED, f"No rule knows this: {self._text}", NO_ADVICE

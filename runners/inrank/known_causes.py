@@ -79,5 +79,5 @@ LED_TO = tuple(cause for cause in CAUSES if cause.kind in THROUGH)
 """Causes that are also searched in the exceptions that led to the last one."""
 WORKER = re.compile(r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) is killed by signal: ")
 """torch's text for a DataLoader worker that a signal ended."""
-LOST_WORKER = next(cause for cause in CAUSES if cause.pattern.pattern.endswith("exited unexpectedly"))
+LOST_WORKER = next(cause for cause in CAUSES if cause.pattern.pattern.endswith(" unexpectedly"))
 """The cause of a DataLoader worker that ended without a known signal."""

@@ -110,6 +110,15 @@ def test_a_known_exception_explains_more_than_the_end_of_its_process() -> None:
     assert first.id == "rank-absent"
 
 
+def test_what_a_worker_printed_explains_more_than_the_signal_that_ended_it() -> None:
+    first = first_of(
+        "malloc_consolidate(): unaligned fastbin chunk detected",
+        *SPAWNED[:3],
+        "RuntimeError: DataLoader worker (pid 69916) is killed by signal: Aborted. ",
+    )
+    assert (first.id, first.lines[0].line) == ("died-crash", 1)
+
+
 def test_a_scheduler_s_report_blames_no_rank_in_whose_output_it_is() -> None:
     first = first_of(
         "3: slurmstepd: error: *** STEP 82.40 ON gpu-1 CANCELLED AT 2026-04-24T14:02:38 DUE TO TIME LIMIT ***"
