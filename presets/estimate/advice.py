@@ -350,6 +350,8 @@ class _Assumed:
     def of_script(self) -> Iterator[str]:
         """Yield what only the script itself can do."""
         given = self.script.args
+        if self.script.key == "unknown" and self.kind == "deepspeed":
+            yield "use DeepSpeed, as by deepspeed.initialize()"
         if self.change.fused:
             yield "make its optimizer with fused=True"
         if self.change.recompute and not self.sets_recompute and "recompute" not in given:

@@ -122,7 +122,10 @@ def plain_line(advice: Advice) -> tuple[str, str]:
     """Return for whom the command is, and the command of a plain DDP script; ("", "") if the kind is known."""
     if advice.case.kind != "unknown" or advice.first is None:
         return "", ""
-    lead = f"This is for a script that calls parallelize(); for others add --kind {KINDS}."
+    for_whom = "parallelize()"
+    if advice.first.preset.strategy.kind == "deepspeed":
+        for_whom = "deepspeed.initialize()"
+    lead = f"This is for a script that calls {for_whom}; for others add --kind {KINDS}."
     if advice.plain is None:
         return lead, ""
     plain = advice.plain

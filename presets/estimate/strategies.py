@@ -100,7 +100,10 @@ def strategies(kind: str) -> Sequence[Strategy]:
 
 
 def mesh_sizes(strategy: Strategy, model: Shape, gpus: NodeGpus, nodes: int) -> list[dict[str, int]]:
-    """Return the possible sizes of the strategy's dimensions, the least division of the model first."""
+    """Return the possible sizes of the strategy's dimensions, the least division of the model first.
+
+    Experts and matrices that several nodes share come last, for they communicate in every layer.
+    """
     ranks = gpus.count * nodes
     found: list[dict[str, int]] = [{}]
     for name in strategy.sizes:
@@ -108,7 +111,11 @@ def mesh_sizes(strategy: Strategy, model: Shape, gpus: NodeGpus, nodes: int) -> 
         found = [{**sizes, name: size} for sizes in found for size in candidates]
     return sorted(
         (sizes for sizes in found if _fits_ranks(sizes, ranks)),
-        key=lambda sizes: (_product(sizes), -sizes.get("tp", 0)),
+        key=lambda sizes: (
+            sizes.get("tp", 1) * sizes.get("ep", 1) > gpus.count,
+            _product(sizes),
+            -sizes.get("tp", 0),
+        ),
     )
 
 

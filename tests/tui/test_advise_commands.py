@@ -142,6 +142,7 @@ def test_every_printed_command_is_a_plan_with_the_advised_memory(kind: str) -> N
             is_plain = (own == "ddp" and not option.request.adopt) or own == "megatron"
             is_foreign = own == "unknown" and plan.strategy == "deepspeed"
             assert (plan.obeys is None) == (is_plain or is_foreign), (option.command, plan.notes)
+            assert is_foreign == ("use DeepSpeed, as by deepspeed.initialize()" in option.edits)
             fused = option.change.fused or script_kinds()[own].fused
             assert ("make its optimizer with fused=True" in option.edits) == option.change.fused
             weights = "bf16" if option.form == FORMATS["bf16"] or case.weights == "bf16" else "fp32"
