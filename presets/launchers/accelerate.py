@@ -214,7 +214,8 @@ def _fsdp_env(config: Mapping[str, Any]) -> dict[str, str]:
 
 def _parallelism(config: Mapping[str, Any]) -> dict[str, str]:
     env = _prefixed(config, "parallelism_config", _TO_PARALLEL)
-    return {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **env} if env else {}
+    has_size = any(name.endswith("_SIZE") for name in env)
+    return {"ACCELERATE_USE_PARALLELISM_CONFIG": "true", **env} if has_size else {}
 
 
 def _deepspeed_env(config: Mapping[str, Any]) -> dict[str, str]:
