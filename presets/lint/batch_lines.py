@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -9,7 +10,7 @@ from ..finding import Finding, Severity
 from ..spelling import nearest
 from .launcher_calls import LauncherCall, ShellText
 from .lint_rules import case, issue
-from .shell import names_in
+from .shell import Word, names_in
 from .slurm import Batch, Directive, launch_words, read_batch
 from .surroundings import Surroundings
 
@@ -46,6 +47,7 @@ def check_lines(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     yield from _unset(script, around)
     for call in script.launches:
         yield from _foreign(call, around)
+        yield from _behind(call, around)
 
 
 def _directives(text: str, around: Surroundings) -> Iterator[Finding]:
@@ -61,6 +63,43 @@ def _directives(text: str, around: Surroundings) -> Iterator[Finding]:
     if "\r\n" in text:
         yield case("L67", "dos", around.at(1), {"file": around.file or "FILE"})
     yield from _each(batch, around)
+    yield from _tasks(batch, around)
+    yield from _logs(batch, text, around)
+
+
+def _tasks(batch: Batch, around: Surroundings) -> Iterator[Finding]:
+    """Report numbers of tasks that contradict each other."""
+    slurm = batch.slurm
+    tasks, each = slurm.number("ntasks"), slurm.number("ntasks-per-node")
+    if not tasks or not each:
+        return
+    nodes = slurm.number("nodes")
+    if tasks < each or (nodes and tasks != nodes * each):
+        place = "one node" if tasks <= each else f"{nodes} nodes"
+        facts = {"tasks": tasks, "each": each, "nodes": place}
+        name = "tasks" if tasks < each else "total"
+        facts["total"] = each * (nodes or 1)
+        value = f"--ntasks={tasks} --ntasks-per-node={each}"
+        where = around.at(slurm.options["ntasks"].line)
+        yield case("L74", name, where, facts, value=value, severity="error" if tasks < each else "warning")
+
+
+def _logs(batch: Batch, text: str, around: Surroundings) -> Iterator[Finding]:
+    """Report a log in a directory that cannot exist yet when Slurm opens it."""
+    for option in ("output", "error"):
+        word = batch.slurm.options.get(option)
+        folder = word.text.rpartition("/")[0] if word else ""
+        if word is None or not folder:
+            continue
+        made = re.search(rf"\bmkdir\b[^\n]*{re.escape(folder.removeprefix('./'))}(?![\w-])", text)
+        if "%" in folder or made:
+            facts = {"folder": folder, "option": f"--{option}"}
+            severity: Severity = "error" if "%" in folder else "note"
+            name = "log" if "%" in folder else "made"
+            yield case(
+                "L67", name, around.at(word.line), facts, value=f"--{option} {word.text}", severity=severity
+            )
+            return
 
 
 def _each(batch: Batch, around: Surroundings) -> Iterator[Finding]:
@@ -147,14 +186,47 @@ def _uses(call: LauncherCall) -> Iterator[tuple[str, str, int]]:
 def _foreign(call: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     """Report options before the script that belong to another launcher."""
     names = launch_words()["foreign"].get(call.program, {}) if call.program != "torchrun" else {}
-    for word in call.words:
-        if word.text.endswith(".py") or word.text in ("-m", "--module", "--"):
+    for before, word in itertools.pairwise((Word("", 0), *call.words)):
+        is_unknown = "$" in word.text and not word.text.startswith("-") and not before.text.startswith("-")
+        if word.text.endswith(".py") or word.text in ("-m", "--module", "--") or is_unknown:
             return
         name = word.text.partition("=")[0]
         plain = name.lstrip("-").replace("-", "_")
-        if name.startswith("--") and plain in names:
-            text = f"{call.program} has no option {name} and ends with an error."
+        if not name.startswith("--") or "$" in name:
+            continue
+        text = f"{call.program} has no option {name} and ends with an error."
+        if plain in names:
             yield issue("L3", around.at(word.line), text, value=name, near=f"--{names[plain]}")
+        elif _is_unknown(call.program, plain):
+            near = nearest(plain, launch_words()["launcher_options"][call.program], 0.8)
+            near = near and f"--{near}"
+            remedy = "Write it after the script, if it is the script's."
+            yield issue("L3", around.at(word.line), text, value=name, near=near, remedy=remedy)
+
+
+def _is_unknown(program: str, option: str) -> bool:
+    """Return True if a launcher that knows all its options does not have this one."""
+    known = launch_words()["launcher_options"]
+    prefixes = tuple(known.get(f"{program}_prefixes", ()))
+    return (
+        program in known and option not in known[program] and not (prefixes and option.startswith(prefixes))
+    )
+
+
+def _behind(call: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+    """Report options of the launcher after the script, which gets them."""
+    names = {name.replace("-", "_") for name in launch_words()["own_options"].get(call.program, ())}
+    at = next((at for at, word in enumerate(call.words) if word.text.endswith(".py")), len(call.words))
+    data = around.read(call.words[at].text) if at < len(call.words) and around.read else None
+    before = {word.text.partition("=")[0] for word in call.words[:at]}
+    for word in call.words[at + 1 :]:
+        name = word.text.partition("=")[0]
+        plain = name.lstrip("-").replace("-", "_")
+        is_known = data is not None and plain.encode() in data.replace(b"-", b"_")
+        if name.startswith("--") and plain in names and not is_known and name not in before:
+            facts = {"option": name, "script": call.words[at].text, "program": call.program}
+            yield case("L75", "behind", around.at(word.line), facts, value=name)
+            return
 
 
 def _has_default(name: str, text: str) -> bool:

@@ -24,7 +24,7 @@ from . import launches, script
 from .accelerate_file import check_accelerate, is_accelerate
 from .deepspeed_file import check_deepspeed, is_deepspeed
 from .docker_file import check_dockerfile, is_dockerfile
-from .kubernetes_file import check_kubernetes, is_manifest
+from .kubernetes_file import check_kubernetes, check_together, is_manifest
 from .lint_rules import issue, once
 from .named_files import named_files
 from .preset_file import check_preset, is_preset
@@ -163,6 +163,7 @@ def _document(documents: list[MarkupNode], around: Surroundings) -> list[Finding
         elif kind == "kubernetes":
             findings += check_kubernetes(document, name)
     findings += _group(documents, name)
+    findings += check_together(documents, name)
     return findings if any(kinds) else [_unknown(name)]
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..finding import Finding
+from ..finding import Finding, Severity
 from ..text_formats import MarkupNode, place, place_of, whole
 from . import launches, lint_rules
 from .launcher_calls import read_script
 from .lint_rules import case, issue, once
+from .manifest_fields import check_fields, check_pod
 from .shell import names_in
 from .slurm import launch_words
 from .surroundings import Surroundings
@@ -25,6 +26,8 @@ APIS: Mapping[str, re.Pattern[str]] = {
     "RayCluster": re.compile(r"ray\.io/v1(alpha1|beta1)?"),
     "MPIJob": re.compile(r"kubeflow\.org/v(1|2beta1|1alpha2)"),
     "Job": re.compile(r"batch/v1|batch\.volcano\.sh/v1alpha1"),
+    "ClusterTrainingRuntime": re.compile(r"trainer\.kubeflow\.org/v1alpha1"),
+    "TrainingRuntime": re.compile(r"trainer\.kubeflow\.org/v1alpha1"),
 }
 """Kind → its API."""
 OPERATORS: Mapping[str, tuple[str, ...]] = {
@@ -78,11 +81,19 @@ def check_kubernetes(document: MarkupNode, file: str) -> list[Finding]:
     """Check one manifest."""
     kind = document.text("kind")
     manifest = Manifest(kind, document, file, list(_pods(kind, document)))
-    findings = [*_api(manifest), *KINDS[kind](manifest)]
+    is_volcano = kind == "Job" and document.get("spec", "tasks") is not None
+    fields = check_fields(document, file, "VolcanoJob" if is_volcano else kind)
+    findings = [*_api(manifest), *fields, *KINDS[kind](manifest)]
     for pods in manifest.pods:
+        findings += check_pod(pods.spec, file, kind)
         findings += _pod(manifest, pods)
     findings += _equal_gpus(manifest)
     return once(findings)
+
+
+def check_together(documents: Sequence[MarkupNode], file: str) -> list[Finding]:
+    """Check manifests of one file that refer to each other."""
+    return list(_with_runtimes(documents, file))
 
 
 def _api(manifest: Manifest) -> Iterator[Finding]:
@@ -99,21 +110,35 @@ def _pods(kind: str, document: MarkupNode) -> Iterator[Pods]:
         groups = spec.get("pytorchReplicaSpecs" if kind == "PyTorchJob" else "mpiReplicaSpecs")
         for name, group in (groups.mapping if groups else {}).items():
             yield from _group(name, group, _count(group, "replicas"))
-    elif kind == "JobSet":
-        for job in (spec.get("replicatedJobs") or MarkupNode(0, None)).items:
-            inner = job.get("template", "spec") or MarkupNode(0, None)
-            each, copies = _count(inner, "parallelism"), _count(job, "replicas")
-            yield from _group(job.text("name"), inner, each * copies if each and copies else None)
-    elif kind == "Job" and spec.get("tasks"):
-        for task in (spec.get("tasks") or MarkupNode(0, None)).items:
-            yield from _group(task.text("name"), task, _count(task, "replicas"))
-    elif kind == "Job":
-        yield from _group("job", spec, _count(spec, "parallelism"))
     elif kind in ("RayJob", "RayCluster"):
         cluster = spec.get("rayClusterSpec") or spec
         yield from _group("head", cluster.get("headGroupSpec"), 1)
-        for group in (cluster.get("workerGroupSpecs") or MarkupNode(0, None)).items:
+        for group in _items(cluster, "workerGroupSpecs"):
             yield from _group(group.text("groupName"), group, _count(group, "replicas"))
+    elif kind == "Job" and not spec.get("tasks"):
+        yield from _group("job", spec, _count(spec, "parallelism"))
+    else:
+        yield from _pods_of_jobs(kind, spec)
+
+
+def _pods_of_jobs(kind: str, spec: MarkupNode) -> Iterator[Pods]:
+    """Yield the pods of a JobSet, of a training runtime, or of Volcano's Job."""
+    for task in _items(spec, "tasks"):
+        yield from _group(task.text("name"), task, _count(task, "replicas"))
+    for job in _items(spec, "replicatedJobs"):
+        inner = job.get("template", "spec") or MarkupNode(0, None)
+        each, copies = _count(inner, "parallelism"), _count(job, "replicas")
+        yield from _group(job.text("name"), inner, each * copies if each and copies else None)
+    if kind.endswith("TrainingRuntime"):
+        nodes = spec.number("mlPolicy", "numNodes")
+        for job in _items(spec, "template", "spec", "replicatedJobs"):
+            yield from _group(job.text("name"), job.get("template", "spec"), nodes)
+
+
+def _items(node: MarkupNode, *path: str) -> list[MarkupNode]:
+    """Return the members of the list at a path, or none."""
+    at = node.get(*path)
+    return at.items if at else []
 
 
 def _count(node: MarkupNode, key: str) -> int | None:
@@ -155,7 +180,7 @@ def _set_by_operator(manifest: Manifest) -> list[str]:
 def _environment(container: MarkupNode) -> dict[str, tuple[str, MarkupNode]]:
     """Return the variables of a container; "$" is a value from elsewhere."""
     found = {}
-    for item in (container.get("env") or MarkupNode(0, None)).items:
+    for item in _items(container, "env"):
         value = item.get("value")
         found[item.text("name")] = ("$" if value is None else value.shown, value or item)
     return found
@@ -212,8 +237,8 @@ def _resources(manifest: Manifest, container: MarkupNode) -> Iterator[Finding]:
 
 def _mounts(manifest: Manifest, pods: Pods, container: MarkupNode) -> Iterator[Finding]:
     """Report mounts without a volume, and a small /dev/shm."""
-    volumes = {item.text("name") for item in (pods.spec.get("volumes") or MarkupNode(0, None)).items}
-    mounts = (container.get("volumeMounts") or MarkupNode(0, None)).items
+    volumes = {item.text("name") for item in _items(pods.spec, "volumes")}
+    mounts = _items(container, "volumeMounts")
     for mount in mounts:
         if mount.text("name") and mount.text("name") not in volumes and _knows_volumes(manifest):
             where = place(manifest.file, mount.get("name"), "volumeMounts")
@@ -232,9 +257,7 @@ def _knows_volumes(manifest: Manifest) -> bool:
 
 def _command(container: MarkupNode, around: Surroundings) -> Iterator[Finding]:
     """Check the command of a container."""
-    nodes = [
-        item for key in ("command", "args") for item in (container.get(key) or MarkupNode(0, None)).items
-    ]
+    nodes = [item for key in ("command", "args") for item in _items(container, key)]
     words = [item.shown if not isinstance(item.value, str) else item.value for item in nodes]
     if not words:
         return
@@ -280,7 +303,7 @@ def _equal_gpus(manifest: Manifest) -> Iterator[Finding]:
         return
     counts: dict[str, int] = {}
     for pods in manifest.pods:
-        first = next(iter((pods.spec.get("containers") or MarkupNode(0, None)).items), None)
+        first = next(iter(_items(pods.spec, "containers")), None)
         gpus = _gpus(first) if first else None
         if gpus:
             counts[pods.name] = gpus
@@ -307,7 +330,7 @@ def _pytorch(manifest: Manifest) -> Iterator[Finding]:
     yield from _one_rank(manifest)
     each = manifest.document.number("spec", "nprocPerNode")
     for pods in manifest.pods:
-        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
+        for container in _items(pods.spec, "containers"):
             gpus = _gpus(container)
             if each and gpus and each != gpus:
                 facts = {"first": "nprocPerNode", "one": each, "second": "nvidia.com/gpu", "two": gpus}
@@ -330,12 +353,8 @@ OWN_RANKS = re.compile(
 def _one_rank(manifest: Manifest) -> Iterator[Finding]:
     """Report plain Python in a container of several GPUs, of which it is one rank."""
     for pods in manifest.pods:
-        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
-            nodes = [
-                item
-                for key in ("command", "args")
-                for item in (container.get(key) or MarkupNode(0, None)).items
-            ]
+        for container in _items(pods.spec, "containers"):
+            nodes = [item for key in ("command", "args") for item in _items(container, key)]
             text = " ".join(str(item.value) for item in nodes)
             gpus = _gpus(container) or 0
             if gpus > 1 and re.search(r"\bpython3? \S+\.py", text) and not OWN_RANKS.search(text):
@@ -347,7 +366,7 @@ def _one_rank(manifest: Manifest) -> Iterator[Finding]:
 def _named(manifest: Manifest, name: str) -> Iterator[Finding]:
     """Report pods without a container of the name that the operator needs."""
     for pods in manifest.pods:
-        containers = (pods.spec.get("containers") or MarkupNode(0, None)).items
+        containers = _items(pods.spec, "containers")
         if containers and all(container.text("name") != name for container in containers):
             where = place(manifest.file, containers[0].get("name") or containers[0], "containers")
             yield case(
@@ -392,7 +411,7 @@ def _train(manifest: Manifest) -> Iterator[Finding]:
 
 
 def _jobset(manifest: Manifest) -> Iterator[Finding]:
-    jobs = (manifest.document.get("spec", "replicatedJobs") or MarkupNode(0, None)).items
+    jobs = _items(manifest.document, "spec", "replicatedJobs")
     for job in jobs:
         inner = job.get("template", "spec") or MarkupNode(0, None)
         yield from _job_counts(manifest, inner)
@@ -411,7 +430,7 @@ def _pod_names(manifest: Manifest, jobs: list[MarkupNode]) -> Iterator[Finding]:
     domain = manifest.document.text("spec", "network", "subdomain") or name
     right = re.compile(rf"{re.escape(name)}-({known})-\d+-\d+(\.{re.escape(domain)}.*)?(:\d+)?")
     for pods in manifest.pods:
-        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
+        for container in _items(pods.spec, "containers"):
             value, node = _environment(container).get("MASTER_ADDR", ("", container))
             if (
                 value
@@ -459,9 +478,9 @@ def _job(manifest: Manifest) -> Iterator[Finding]:
     text = " ".join(
         item.value
         for pods in manifest.pods
-        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items
+        for container in _items(pods.spec, "containers")
         for key in ("command", "args")
-        for item in (container.get(key) or MarkupNode(0, None)).items
+        for item in _items(container, key)
         if isinstance(item.value, str)
     )
     if (spec.number("parallelism") or 1) < 2:
@@ -484,7 +503,7 @@ def _mpi(manifest: Manifest) -> Iterator[Finding]:
     slots = _count(spec, "slotsPerWorker")
     workers = next((pods.count for pods in manifest.pods if pods.name == "Worker"), None)
     for pods in manifest.pods:
-        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
+        for container in _items(pods.spec, "containers"):
             if pods.name == "Launcher":
                 yield from _mpirun(manifest, container, workers, slots)
             gpus = _gpus(container)
@@ -508,9 +527,7 @@ def _mpi(manifest: Manifest) -> Iterator[Finding]:
 def _mpirun(
     manifest: Manifest, container: MarkupNode, workers: int | None, slots: int | None
 ) -> Iterator[Finding]:
-    items = [
-        item for key in ("command", "args") for item in (container.get(key) or MarkupNode(0, None)).items
-    ]
+    items = [item for key in ("command", "args") for item in _items(container, key)]
     words = _before_program([word for item in items for word in str(item.value).split()])
     for option, value in itertools.pairwise(words):
         number = whole(value)
@@ -553,7 +570,7 @@ def _ray(manifest: Manifest) -> Iterator[Finding]:
         yield from launches.check_text(entry.value, around, entry.text_line or entry.line)
     cluster = spec.get("rayClusterSpec") or spec
     yield from _ray_version(manifest, cluster)
-    for group in (cluster.get("workerGroupSpecs") or MarkupNode(0, None)).items:
+    for group in _items(cluster, "workerGroupSpecs"):
         yield from _ray_group(manifest, group)
 
 
@@ -562,7 +579,7 @@ def _ray_version(manifest: Manifest, cluster: MarkupNode) -> Iterator[Finding]:
     if version is None:
         return
     for pods in manifest.pods:
-        for container in (pods.spec.get("containers") or MarkupNode(0, None)).items:
+        for container in _items(pods.spec, "containers"):
             tag = re.search(r"/ray(?:-ml|-llm)?:(\d+\.\d+\.\d+)", container.text("image"))
             if tag and tag[1] != version.shown:
                 facts = {"first": "rayVersion", "one": version.shown, "second": "the image", "two": tag[1]}
@@ -583,11 +600,64 @@ def _ray_group(manifest: Manifest, group: MarkupNode) -> Iterator[Finding]:
         facts = {"first": "replicas", "one": count, "second": "minReplicas", "two": least}
         yield case("L72", "counts", where, facts, value=f"replicas: {count}")
     started = group.number("rayStartParams", "num-gpus")
-    for container in (group.get("template", "spec", "containers") or MarkupNode(0, None)).items:
+    for container in _items(group, "template", "spec", "containers"):
         gpus = _gpus(container)
         if started is not None and gpus is not None and started != gpus:
             facts = {"first": "num-gpus", "one": started, "second": "nvidia.com/gpu", "two": gpus}
             yield case("L72", "counts", where, facts, value=f"num-gpus: {started}", severity="warning")
+
+
+def _runtime(manifest: Manifest) -> Iterator[Finding]:
+    """Compare the processes per node of a training runtime with the GPUs of its containers."""
+    policy = manifest.document.get("spec", "mlPolicy") or MarkupNode(0, None)
+    for program in ("torch", "mpi"):
+        node = policy.get(program, "numProcPerNode")
+        each = policy.number(program, "numProcPerNode")
+        for pods in manifest.pods:
+            for container in _items(pods.spec, "containers"):
+                gpus = _gpus(container)
+                if each and gpus and each != gpus and node is not None:
+                    facts = {
+                        "first": "numProcPerNode",
+                        "one": each,
+                        "second": "nvidia.com/gpu",
+                        "two": gpus,
+                    }
+                    severity: Severity = "error" if each > gpus else "warning"
+                    where = place(manifest.file, node, "numProcPerNode")
+                    yield case(
+                        "L72", "counts", where, facts, value=f"numProcPerNode: {each}", severity=severity
+                    )
+
+
+def _with_runtimes(documents: Sequence[MarkupNode], file: str) -> Iterator[Finding]:
+    """Compare the GPUs of TrainJobs with the processes per node of their runtimes in the same file."""
+    runtimes = {
+        one.text("metadata", "name"): one
+        for one in documents
+        if one.text("kind").endswith("TrainingRuntime")
+    }
+    for job in documents:
+        runtime = runtimes.get(job.text("spec", "runtimeRef", "name"))
+        trainer = job.get("spec", "trainer")
+        if runtime is None or trainer is None or trainer.get("numProcPerNode"):
+            continue
+        amounts = trainer.get("resourcesPerNode")
+        gpus = _gpus(MarkupNode(0, {"resources": amounts})) if amounts else None
+        for program in ("torch", "mpi"):
+            each = runtime.number("spec", "mlPolicy", program, "numProcPerNode")
+            if each and gpus and each != gpus:
+                facts = {
+                    "first": "numProcPerNode of the runtime",
+                    "one": each,
+                    "second": "nvidia.com/gpu",
+                    "two": gpus,
+                }
+                where = place(file, amounts, "resourcesPerNode")
+                severity: Severity = "error" if each > gpus else "warning"
+                yield case(
+                    "L72", "counts", where, facts, value=f"numProcPerNode: {each}", severity=severity
+                )
 
 
 KINDS: Mapping[str, Callable[[Manifest], Iterator[Finding]]] = {
@@ -598,4 +668,6 @@ KINDS: Mapping[str, Callable[[Manifest], Iterator[Finding]]] = {
     "RayCluster": _ray,
     "MPIJob": _mpi,
     "Job": _job,
+    "ClusterTrainingRuntime": _runtime,
+    "TrainingRuntime": _runtime,
 }

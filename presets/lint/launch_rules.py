@@ -235,6 +235,8 @@ def _through_mpi(launch: Launch, lost: Sequence[str]) -> Iterator[Finding]:
         )
 
 
+NEEDS_CPUS = re.compile(r"num[_-]?workers|OMP_NUM_THREADS=\W*\$|SLURM_CPUS_PER_TASK", re.I)
+"""Signs that the ranks use several CPUs."""
 NEEDED = (
     "MASTER_",
     "NCCL_",
@@ -267,7 +269,8 @@ def _cpus(launch: Launch) -> Iterator[Finding]:
         return
     cpus = batch.number("cpus-per-task") or 1
     is_given = own.has("cpus-per-task") or own.text("cpu-bind") in ("none", "no", "v,none")
-    if cpus > 1 and not is_given and "SRUN_CPUS_PER_TASK" not in launch.script.text:
+    matters = NEEDS_CPUS.search(launch.script.text) is not None
+    if cpus > 1 and matters and not is_given and "SRUN_CPUS_PER_TASK" not in launch.script.text:
         yield case("L62", "lost", launch.where, {"cpus": cpus}, value=f"--cpus-per-task={cpus}")
 
 

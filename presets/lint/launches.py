@@ -15,6 +15,7 @@ from . import lint_rules
 from .batch_lines import check_lines
 from .batch_sizes import check_batches
 from .launch_rules import check_launch
+from .launch_scripts import check_script
 from .launch_sites import Launch, launches, visible_devices
 from .launcher_calls import LauncherCall, ShellText, plain_document, read_script, replaced
 from .lint_rules import DEFAULT_PORT, LOCAL_ADDRESS, issue, once
@@ -65,6 +66,7 @@ def check_text(text: str, around: Surroundings, first_line: int = 1) -> list[Fin
             *(finding for launch in every for finding in check_launch(launch)),
             *started,
             *(finding for launch in every for finding in check_batches(launch)),
+            *(finding for launch in every for finding in check_script(launch)),
             *check_lines(script, around),
             *(finding for launch in every for finding in _opened(launch)),
             *_submitted(script, around),

@@ -105,15 +105,26 @@ TOGETHER = re.compile(
 """Signs in `run:` that the nodes work together."""
 
 
+SETS_RANK = re.compile(r"\b(RANK|WORLD_SIZE|NODE_RANK)\b|--(node[_-])?rank|--world[_-]size")
+OWN_RANKS = re.compile(
+    r"torchrun|torch\.distributed|accelerate|deepspeed|spawn|lightning|mpirun|\bray\b|vllm|sglang|nproc|gpus=|devices"
+)
+"""Signs of more than one process or GPU per Python command."""
+
+
 def _separate(task: MarkupNode, around: Surroundings) -> Iterator[Finding]:
     """Report a plain Python command on several GPU nodes, each of which trains separately."""
     run = task.get("run")
     if run is None or not isinstance(run.value, str) or (around.nnodes or 1) < 2 or not around.gpus:
         return
-    if TOGETHER.search(run.value) or task.get("envs"):
+    calls = read_script(run.value, run.text_line or run.line).started
+    call = calls[-1] if calls and all(one.program == "python" for one in calls) else None
+    if call is None or OWN_RANKS.search(run.value):
         return
-    call = next(iter(read_script(run.value, run.text_line or run.line).started), None)
-    if call is not None and call.program == "python":
+    if around.gpus > 1 and SETS_RANK.search(run.value):
+        where, value = around.at(call.line), f"{around.gpus} GPUs"
+        yield issue_case("L74", "node", where, {"gpus": around.gpus}, value=value, severity="warning")
+    elif not TOGETHER.search(run.value) and not task.get("envs"):
         text = f"Each of the {around.nnodes} nodes runs this separately: nothing in run connects them."
         remedy = "Start it with torchrun: --nnodes, --node-rank=$SKYPILOT_NODE_RANK, --master-addr of the first node."
         yield issue("L35", around.at(call.line), text, severity="warning", remedy=remedy)

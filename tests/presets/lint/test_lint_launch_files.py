@@ -39,6 +39,10 @@ FILES = {
     "auto.json": '{"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}}',
     "acc.yaml": ONE_MACHINE,
     "rank.py": "",
+    "env.py": "import os\nrank = int(os.environ['RANK'])\n",
+    "device.py": "import os, torch\ntorch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))\n",
+    "pl.py": "from lightning import Trainer\nTrainer(devices=4, num_nodes=2)\n",
+    "ddp.py": "import os, torch.distributed as dist\ndist.init_process_group(rank=int(os.environ['SLURM_PROCID']))\n",
     "env.sh": "export WORLD_SIZE=2\n",
     "job.slurm": batch(f"{HEAD}{TORCHRUN} {C10D}"),
 }
@@ -181,8 +185,8 @@ SLURM: list[tuple[str, str, str]] = [
     ),
     (
         "L62",
-        batch("srun python t.py", "--cpus-per-task=8"),
-        batch("export SRUN_CPUS_PER_TASK=8\nsrun python t.py", "--cpus-per-task=8"),
+        batch("srun python t.py --num_workers 8", "--cpus-per-task=8"),
+        batch("export SRUN_CPUS_PER_TASK=8\nsrun python t.py --num_workers 8", "--cpus-per-task=8"),
     ),
     # GPUs
     (
@@ -255,7 +259,50 @@ SLURM: list[tuple[str, str, str]] = [
         batch("python train.py trainer.num_nodes=2"),
         batch("srun python train.py trainer.num_nodes=2"),
     ),
-    ("L35", batch("source env.sh\nsrun -n 4 python t.py"), batch("source env.sh\nsrun -n 2 python t.py")),
+    ("L35", batch("source env.sh\nsrun -n 8 python t.py"), batch("source env.sh\nsrun -n 2 python t.py")),
+    # fewer processes than GPUs
+    (
+        "L74",
+        batch("srun python t.py", "--ntasks-per-node=2"),
+        batch("srun python t.py", "--ntasks-per-node=4"),
+    ),
+    (
+        "L74",
+        batch("srun python t.py", "--nodes=1", "--ntasks=1", "--ntasks-per-node=4"),
+        batch("srun python t.py", "--nodes=1", "--ntasks=4", "--ntasks-per-node=4"),
+    ),
+    (
+        "L74",
+        batch(f"{ADDRESS}srun python ddp.py"),
+        batch(f"{ADDRESS}srun python ddp.py", "--ntasks-per-node=4"),
+    ),
+    # options after the script
+    ("L75", "deepspeed t.py --hostfile hf", "deepspeed --num_gpus 2 t.py --deepspeed ds"),
+    (
+        "L75",
+        "torchrun --standalone t.py --nproc_per_node 8",
+        "torchrun --standalone --nproc_per_node 8 t.py",
+    ),
+    ("L3", "accelerate launch --learning_rate 1 t.py", "accelerate launch t.py --learning_rate 1"),
+    # what the script needs
+    (
+        "L69",
+        batch(f"{ADDRESS}srun python env.py", "--ntasks-per-node=4"),
+        batch(f"{ADDRESS}srun bash -c 'RANK=$SLURM_PROCID python env.py'", "--ntasks-per-node=4"),
+    ),
+    ("L69", "python env.py", "RANK=0 python env.py"),
+    (
+        "L63",
+        batch("srun python device.py", "--ntasks-per-node=4", "--gpus-per-task=1"),
+        batch("srun python device.py", "--ntasks-per-node=4"),
+    ),
+    ("L35", batch("srun python pl.py"), batch("srun python pl.py", "--ntasks-per-node=4")),
+    # the log
+    (
+        "L67",
+        batch("srun python t.py", "--output=run_%j/out.log"),
+        batch("srun python t.py", "--output=logs/%j.log"),
+    ),
     (
         "L38",
         batch(
@@ -537,6 +584,10 @@ EDITS: list[tuple[str, str, str, str]] = [
     ("L58", PYTORCH, "--nproc-per-node=8, train.py", "--node-rank=$RANK, train.py"),
     ("L35", PYTORCH, "torchrun, --nproc", "torchrun, --nnodes=2, --nproc"),
     ("L69", TASK, "$SKYPILOT_NODE_RANK", "$SKYPILOT_RANK"),
+    ("L74", TASK, "torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc-per-node=8", "RANK=$R python rank.py"),
+    ("L31", RAY, "  entrypoint:", "  ttlSecondsAfterFinished: 60\n  entrypoint:"),
+    ("L31", PYTORCH, "  nprocPerNode:", "  cleanPodPolicy: None\n  nprocPerNode:"),
+    ("L31", TRAIN, "    numNodes: 2\n", "    nodes: 2\n    numNode: 2\n"),
     ("L69", TASK, "run: |\n", "setup: echo $SKYPILOT_NODE_RANK > x\nrun: |\n"),
     ("L38", TASK, "--master-addr=$HEAD", "--master-addr=$SKYPILOT_NODE_IPS"),
     ("L38", TASK, "head -n1", "tail -n1"),

@@ -1,0 +1,192 @@
+"""Rules for a launch together with its Python script: the variables, GPUs and ranks that the script expects."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..finding import Finding
+from ..text_formats import Unreadable, whole
+from . import script
+from .launch_sites import Launch
+from .lint_rules import case, issue
+from .shell import Word
+
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that launchers set for each rank."""
+SPAWNING = frozenset(
+    {
+        "spawn",
+        "Process",
+        "start_processes",
+        "DataParallel",
+        "init",
+        "remote",
+        "LLM",
+        "device_map",
+        "launch",
+        "Popen",
+    }
+)
+"""Names in scripts that use several GPUs in one process, or start processes of their own."""
+OWN_SETUP = re.compile(rb"SLURM_|OMPI_|PMI_|submitit|idr_torch|setdefault|init_distributed|mpi4py")
+"""Signs that a script finds its rank elsewhere."""
+INIT = "torch.distributed.init_process_group"
+SET_DEVICE = "torch.cuda.set_device"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A readable script of a launch."""
+
+    launch: Launch
+    path: Word
+    source: bytes
+    seen: script.ScriptContents
+
+
+def check_script(launch: Launch) -> Iterator[Finding]:
+    """Check the script of a launch, if it can be read."""
+    started = _read(launch)
+    if started is not None:
+        for rule in (_unset_variables, _one_gpu_each, _idle_gpus, _lightning):
+            yield from rule(started)
+        yield from _own_findings(started)
+    elif launch.call.program == "python":
+        yield from _fewer_tasks(launch)
+
+
+def _read(launch: Launch) -> Started | None:
+    word = next((word for word in launch.call.words if word.text.endswith(".py")), None)
+    if word is None or not word.literal or launch.around.read is None or launch.call.program == "script":
+        return None
+    data = launch.around.read(word.text)
+    if not data:
+        return None
+    try:
+        return Started(launch, word, data, script.inspect(data))
+    except Unreadable:
+        return None
+
+
+def _strict_reads(seen: script.ScriptContents) -> set[str]:
+    """Return the variables that a script reads as os.environ["NAME"], which must be set."""
+    found: set[str] = set()
+    for node in seen.script.tree.of(ast.Subscript):
+        name = script.reads(node, seen.names)
+        if name:
+            found.add(name)
+    return found
+
+
+def _unset_variables(started: Started) -> Iterator[Finding]:
+    """Report variables of a rank that the script needs, and that nothing sets without a launcher."""
+    launch, seen = started.launch, started.seen
+    if launch.call.program != "python" or OWN_SETUP.search(started.source):
+        return
+    needed = _strict_reads(seen) & set(RANK_VARIABLES)
+    init = next((call for full, call in seen.calls if full == INIT), None)
+    if init is not None and not {word.arg for word in init.keywords} & {
+        "init_method",
+        "rank",
+        "store",
+        None,
+    }:
+        needed |= {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    given = {setting.name for setting in (*launch.script.settings, *launch.call.inner)}
+    given |= set(launch.around.env) | {write.name for write in seen.writes}
+    given |= {word.text.partition("=")[0] for word in launch.call.before}
+    missing = [name for name in RANK_VARIABLES if name in needed - given]
+    if missing and not _exports_names(launch):
+        by_srun = launch.site.step is not None
+        facts = {"names": ", ".join(missing), "program": "srun python" if by_srun else "python"}
+        name = "step" if by_srun else "plain"
+        yield case("L69", name, launch.where, facts, value=missing[0])
+
+
+def _exports_names(launch: Launch) -> bool:
+    """Return True if srun's --export, or mpirun, gives the tasks variables."""
+    own = launch.site.own
+    return launch.site.remote == "mpirun" or (own is not None and "=" in own.text("export"))
+
+
+def _one_gpu_each(started: Started) -> Iterator[Finding]:
+    """Report a script that selects a GPU by its local rank, in tasks that see only one GPU."""
+    launch, step = started.launch, started.launch.site.step
+    if step is None or (launch.site.per_node or 1) < 2 or launch.call.program != "python":
+        return
+    binding = step.text("gpu-bind")
+    if step.gpus_per_task != 1 and not binding.startswith(("single", "per_task:1", "closest")):
+        return
+    if b"device_count" in started.source:
+        return
+    call = next(
+        (call for full, call in started.seen.calls if full == SET_DEVICE and _is_by_rank(call)), None
+    )
+    text = re.search(rb"cuda:\{?\W*(local_rank|args\.local_rank|rank)", started.source)
+    if call is None and text is None:
+        return
+    line = call.lineno if call else started.source.count(b"\n", 0, text.start() if text else 0) + 1
+    option = "--gpus-per-task=1" if step.gpus_per_task == 1 else f"--gpu-bind={binding}"
+    facts = {"option": option, "place": f"{started.path.text}:{line}"}
+    yield case("L63", "task", launch.where, facts, value=option)
+
+
+def _is_by_rank(call: ast.Call) -> bool:
+    """Return True if the argument of set_device() is no constant."""
+    return len(call.args) == 1 and not isinstance(call.args[0], ast.Constant)
+
+
+def _idle_gpus(started: Started) -> Iterator[Finding]:
+    """Report fewer ranks than GPUs, for a script whose process group has one rank per process."""
+    launch, seen = started.launch, started.seen
+    if launch.call.program != "python" or not any(full == INIT for full, _ in seen.calls):
+        return
+    if not seen.mentioned & SPAWNING:
+        yield from _fewer_ranks(launch, 1)
+
+
+def _fewer_tasks(launch: Launch) -> Iterator[Finding]:
+    """Report several tasks per node, and more GPUs, for a script that cannot be read."""
+    if launch.site.step is not None:
+        yield from _fewer_ranks(launch, 2)
+
+
+def _fewer_ranks(launch: Launch, least: int) -> Iterator[Finding]:
+    gpus, ranks = launch.site.gpus, launch.site.per_node
+    if gpus and ranks and least <= ranks < gpus and not launch.site.is_part and not launch.is_on_cpu:
+        facts = {"ranks": f"{ranks} process" + ("es" if ranks > 1 else ""), "gpus": gpus}
+        yield case("L74", "idle", launch.where, facts, value=f"{gpus} GPUs", severity="warning")
+
+
+def _lightning(started: Started) -> Iterator[Finding]:
+    """Compare Trainer(devices=…, num_nodes=…) with the tasks of srun, which Lightning takes for its ranks."""
+    launch = started.launch
+    calls = [call for full, call in started.seen.calls if full.endswith("Trainer") and "lightning" in full]
+    if launch.site.step is None or not calls:
+        return
+    for name, count, what in (
+        ("devices", launch.site.per_node, "tasks on each node"),
+        ("gpus", launch.site.per_node, "tasks on each node"),
+        ("num_nodes", launch.site.nodes, "nodes"),
+    ):
+        keyword = next((word for word in calls[0].keywords if word.arg == name), None)
+        number = whole(keyword.value.value) if keyword and isinstance(keyword.value, ast.Constant) else None
+        if number and count and number != count:
+            place = f"{started.path.text}:{calls[0].lineno}"
+            text = f"{place} has Trainer({name}={number}), and srun starts {count} ({what})."
+            yield issue("L35", launch.where, text, value=f"{name}={number}")
+
+
+def _own_findings(started: Started) -> Iterator[Finding]:
+    """Yield the findings about the script that depend on the launch: errors, and those of several nodes."""
+    launch = started.launch
+    if not launch.call.is_launcher:
+        return
+    facts = script.ScriptFacts(nproc=launch.told_ranks() or None, nnodes=launch.told_nodes())
+    for finding in script.check(started.source, started.path.text, facts):
+        is_sure = finding.severity == "error" or (finding.id == "L50" and finding.severity == "warning")
+        if finding.id in ("L23", "L24", "L50") and is_sure:
+            yield finding
