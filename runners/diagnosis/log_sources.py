@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -25,7 +26,7 @@ from typing import Any
 from ...presets.plurals import plural
 from ..logs.gaps import Gap, stretches
 from ..logs.gaps import read as read_gap
-from ..run import file_io
+from ..run import clock, file_io
 from ..run.errors import RunError
 from ..run.formatting import size_text
 from ..run.packages import install_extra
@@ -41,6 +42,8 @@ RATIO, FLOOR = 1000, 1 << 30
 """Reject archives above this compression ratio once FLOOR bytes are unpacked (zip-bomb guard)."""
 HELD = 64 << 20
 """Maximum bytes of a zip that must be held in memory: nested or from a pipe."""
+WRITER_S = 10.0
+"""Seconds to wait until a process opens a named pipe for writing."""
 HEADER = 1 << 20
 """Maximum bytes of a name or of attributes in a tar header."""
 
@@ -135,7 +138,7 @@ def sources(files: Iterable[Named], unread: Unread) -> Iterator[Source]:
         if os.path.isdir(path):
             yield from _in_folder(name, path, unread)
             continue
-        with closing(_open(name, path, os.O_RDONLY)) as file:
+        with closing(_named_pipe(name, path) or _open(name, path, os.O_RDONLY)) as file:
             yield from _unpacked(Source(name, ByteStream(file.read)), unread, file)
 
 
@@ -198,6 +201,36 @@ def _open(name: str, path: Path, flags: int) -> _OpenFile:
     if not stat.S_ISREG(about.st_mode):
         return _OpenFile(descriptor)
     return _RegularFile(descriptor, about.st_size, read_gap(path, about.st_size))
+
+
+class _NamedPipe(_OpenFile):
+    def __init__(self, descriptor: int, first: bytes) -> None:
+        """`first`: bytes that were read already."""
+        super().__init__(descriptor)
+        self._first = first
+
+    def read(self, size: int) -> bytes:
+        first, self._first = self._first[:size], self._first[size:]
+        return first or super().read(size)
+
+
+def _named_pipe(name: str, path: Path) -> _NamedPipe | None:
+    """Open a named pipe, and wait for its writer; None for anything else. Raises RunError."""
+    if not path.is_fifo() or os.path.realpath(path).startswith("/proc/"):  # a pipe of the shell: `<(…)`
+        return None
+    file = _open(name, path, os.O_RDONLY | os.O_NONBLOCK)
+    end = clock.monotonic() + WRITER_S
+    while clock.monotonic() < end:
+        try:
+            first = os.read(file.descriptor, BLOCK)
+        except BlockingIOError:  # a writer has opened it
+            first, end = b"", 0.0
+        if first or not end:
+            os.set_blocking(file.descriptor, True)
+            return _NamedPipe(file.descriptor, first)
+        time.sleep(WRITER_S / 200)
+    file.close()
+    raise RunError(f"no process writes into the named pipe {name}: start its writer first, or name a file")
 
 
 def why(name: str | Path, error: OSError) -> str:

@@ -177,6 +177,24 @@ def test_what_is_no_log_is_left_out_of_a_directory(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.real
+def test_a_named_pipe_is_read_once_it_has_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fifo = tmp_path / "pipe.log"
+    os.mkfifo(fifo)
+    with subprocess.Popen(["sh", "-c", 'sleep 0.3; cat > "$0"', fifo], stdin=subprocess.PIPE) as writer:
+        assert writer.stdin is not None
+        writer.stdin.write(TRACE * 200)
+        writer.stdin.close()
+        _, verdict = read(fifo)
+    assert verdict.first is not None
+    assert verdict.first.id == "died-exception"
+    monkeypatch.setattr(log_sources, "WRITER_S", 0.2)
+    with pytest.raises(
+        RunError, match=r"no process writes into the named pipe pipe\.log: start its writer"
+    ):
+        read(fifo)
+
+
 def test_files_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     for rank in (10, 9, 100, 1):
         (tmp_path / f"rank{rank}.log").write_bytes(PLAIN)
