@@ -72,11 +72,11 @@ def _read(launch: Launch) -> Started | None:
 
 
 def _strict_reads(seen: script.ScriptContents) -> set[str]:
-    """Return the variables that a script reads as os.environ["NAME"], which must be set."""
+    """Return the variables that a script reads as os.environ["NAME"] outside of any `if`: they must be set."""
     found: set[str] = set()
     for node in seen.script.tree.of(ast.Subscript):
         name = script.reads(node, seen.names)
-        if name:
+        if name and not script.is_decided(seen.script.tree, node):
             found.add(name)
     return found
 
@@ -84,16 +84,22 @@ def _strict_reads(seen: script.ScriptContents) -> set[str]:
 def _unset_variables(started: Started) -> Iterator[Finding]:
     """Report variables of a rank that the script needs, and that nothing sets without a launcher."""
     launch, seen = started.launch, started.seen
-    if launch.call.program != "python" or OWN_SETUP.search(started.source):
+    if launch.call.program != "python":
         return
     needed = _strict_reads(seen) & set(RANK_VARIABLES)
     init = next((call for full, call in seen.calls if full == INIT), None)
-    if init is not None and not {word.arg for word in init.keywords} & {
-        "init_method",
-        "rank",
-        "store",
-        None,
-    }:
+    is_default = init is not None and OWN_SETUP.search(started.source) is None
+    if (
+        init is not None
+        and is_default
+        and not {word.arg for word in init.keywords}
+        & {
+            "init_method",
+            "rank",
+            "store",
+            None,
+        }
+    ):
         needed |= {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
     given = {setting.name for setting in (*launch.script.settings, *launch.call.inner)}
     given |= set(launch.around.env) | {write.name for write in seen.writes}
@@ -118,7 +124,9 @@ def _one_gpu_each(started: Started) -> Iterator[Finding]:
     if step is None or (launch.site.per_node or 1) < 2 or launch.call.program != "python":
         return
     binding = step.text("gpu-bind")
-    if step.gpus_per_task != 1 and not binding.startswith(("single", "per_task:1", "closest")):
+    if binding.endswith("none") or (
+        step.gpus_per_task != 1 and not binding.startswith(("single", "per_task:1", "closest"))
+    ):
         return
     if b"device_count" in started.source:
         return

@@ -193,7 +193,7 @@ def _spawns(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[Fin
     if (facts.nproc or 1) < 2:
         return
     for full, call in seen.calls:
-        if full in SPAWNS and not _is_decided(seen.script.tree, call):
+        if full in SPAWNS and not is_decided(seen.script.tree, call):
             text = f"Each of the {facts.nproc} ranks of a node starts ranks of its own here."
             yield issue("L24", f"{file}:{call.lineno}", text, value=full)
 
@@ -338,7 +338,7 @@ def _left_open(seen: ScriptContents, file: str, facts: ScriptFacts) -> Iterator[
         yield issue("L27", f"{file}:{line}", text, value="init_process_group")
 
 
-def _is_decided(tree: ScriptTree, node: ast.AST) -> bool:
+def is_decided(tree: ScriptTree, node: ast.AST) -> bool:
     """Return True if an `if` (except `if __name__ == "__main__"`) or an `except` decides about a node."""
     deciding = (ast.If, ast.IfExp, ast.ExceptHandler, ast.Match)
     return any(isinstance(outer, deciding) for outer in tree.around(node))
@@ -361,7 +361,7 @@ def writes(node: ast.AST, names: Names, tree: ScriptTree) -> Iterator[Write]:
     for key, value, line, is_default in _assignments(node, names):
         if isinstance(key, ast.Constant) and isinstance(key.value, str):
             literal = str(value.value) if isinstance(value, ast.Constant) else None
-            yield Write(key.value, literal, line, is_default or _is_decided(tree, node))
+            yield Write(key.value, literal, line, is_default or is_decided(tree, node))
 
 
 def _assignments(node: ast.AST, names: Names) -> Iterator[tuple[ast.expr | None, ast.expr, int, bool]]:

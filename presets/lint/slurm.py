@@ -93,7 +93,7 @@ class Slurm:
     @property
     def gpus_per_task(self) -> int | None:
         """Return the GPUs that one task sees, if Slurm divides them by task."""
-        return _count(self.text("gpus-per-task"))
+        return None if self.text("gpu-bind").endswith("none") else _count(self.text("gpus-per-task"))
 
     @property
     def takes_whole_nodes(self) -> bool:
