@@ -24,6 +24,8 @@ LONG_S, WORKS_S, LOADER_S = 20.0, 30.0, 120.0
 """Seconds that others must wait before weaker evidence counts: a loop or slow I/O, work, a busy data loader."""
 GPU_S = 45.0
 """Seconds before a busy GPU no longer excuses a sleeping rank: a kernel may be long, others may use the GPU."""
+EXTERNAL_S = 80.0
+"""Seconds before a wait for an answer or a file is an error: servers answer within a minute, or give up."""
 SUSPECT_S = 45.0
 """Seconds before a wait is a warning for a rank that only repeats a loop, or that waits while another thread does so."""
 GROWS_S, GROWS_BYTES = 60.0, 4 << 20
@@ -253,6 +255,8 @@ def _c_call_text(does: Doing) -> str:
 
 def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     kind = does.position.kind
+    if held.external and age < EXTERNAL_S:
+        return _external(does, age, held)
     is_weak = not does.sure or kind is Kind.NETWORK
     if kind is Kind.COMPILE or (is_weak and age < LONG_S):
         return None
@@ -269,6 +273,21 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     severity = "warning" if does.is_hidden and not held.does else "error"
     verdict = _verdict(name, does, _placed(action, does), still, severity)
     return replace(verdict, remedy=held.remedy or verdict.remedy, more=held.proof, lock=held.lock)
+
+
+def _external(does: Doing, age: float, held: HeldBy) -> Culprit | None:
+    """Describe a wait for something outside of the job, which may well take a minute."""
+    if age < WORKS_S:
+        return None
+    action = _placed(held.does, does)
+    return Culprit(
+        id="hang-not-joined",
+        severity="note",
+        does=action,
+        remedy=held.remedy,
+        stack=does.stack,
+        more=held.proof,
+    )
 
 
 def _works(view: View, does: Doing, age: float, blocked: Sequence[Pending]) -> Culprit | None:

@@ -18,6 +18,8 @@ class HeldBy(NamedTuple):
     """"waits for the lock on index.lock, which pid 812 (python) holds"; "" if only `proof` has information."""
     remedy: str = ""
     proof: tuple[str, ...] = ()
+    external: bool = False
+    """Whether it waits for something outside of the job that may take long: an answer, a file."""
     lock: tuple[int, str] | None = None
     """The rank that holds the file lock, and the path of the locked file."""
 
@@ -32,6 +34,7 @@ _CONNECT = (
 _ACCEPTS = "check which process was to connect to this address, and whether it reached that line"
 _READS, _WRITES = "check who was to write into it", "check who was to read from it"
 _KEY = "check which rank was to set this key, and whether it reached that line"
+_STALE = "check which process was to remove this file: one that died leaves it behind; if so, remove it"
 _FILE = "check which process was to write this file, and that this node sees it"
 
 
@@ -71,16 +74,17 @@ def _connection(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy | None:
         remedy = f"check why {pulse.on} does not read, and the network to it"
         return HeldBy(f"sends to {pulse.on}, which takes nothing", remedy, proof)
     if pulse.call in ("read", "connect", "poll") and ":" in pulse.on:
-        return HeldBy(
-            f"waits for an answer of {pulse.on}", f"check {pulse.on} and the network to it", proof
-        )
+        remedy = f"check {pulse.on} and the network to it"
+        return HeldBy(f"waits for an answer of {pulse.on}", remedy, proof, external=not pulse.stalls)
     return None
 
 
 def _wanted(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
     """Describe a wait for a file that a loop checks, or for a key of the store."""
     if pulse.wanted.startswith("/"):
-        return HeldBy(f"polls for the file {pulse.wanted}", _FILE, proof)
+        if pulse.until_gone:
+            return HeldBy(f"waits until the file {pulse.wanted} is gone", _STALE, proof, external=True)
+        return HeldBy(f"polls for the file {pulse.wanted}", _FILE, proof, external=True)
     return HeldBy(f"waits for the key {pulse.wanted!r} of the store", _KEY, proof)
 
 

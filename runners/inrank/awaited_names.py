@@ -10,7 +10,7 @@ import contextlib
 import os
 from pathlib import PurePath
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .import_watch import PATCH_ERRORS
 from .source_trees import called, tree_of
@@ -33,8 +33,17 @@ _lines: dict[tuple[str, int], list[Any]] = {}
 """File and line → the nodes that contain it."""
 
 
-def wanted(frame: FrameType | None, call: str) -> str:
-    """Return the file or key that a frame or one of its callers waits for; "" if none is found.
+class Wanted(NamedTuple):
+    """What a thread waits for."""
+
+    name: str = ""
+    """A path, or the key of a store."""
+    until_gone: bool = False
+    """Whether it waits until the file is removed."""
+
+
+def wanted(frame: FrameType | None, call: str) -> Wanted:
+    """Return the file or key that a frame or one of its callers waits for; without a name if none is found.
 
     `call`: kind of system call that the thread is in, as in thread_waits.py.
     """
@@ -42,14 +51,16 @@ def wanted(frame: FrameType | None, call: str) -> str:
         if frame is None:
             break
         with contextlib.suppress(*PATCH_ERRORS):
-            name = _key(frame) or (_file(frame) if call in ("sleep", "futex") else "")
-            if name:
-                return name[:MOST_NAME]
+            found = Wanted(_key(frame))
+            if not found.name and call in ("sleep", "futex"):
+                found = _file(frame)
+            if found.name:
+                return found._replace(name=found.name[:MOST_NAME])
         frame = frame.f_back
-    return ""
+    return Wanted()
 
 
-def _file(frame: FrameType) -> str:
+def _file(frame: FrameType) -> Wanted:
     """Return the path that the innermost loop around the current line checks."""
     import ast
 
@@ -62,8 +73,8 @@ def _file(frame: FrameType) -> str:
             target = node.args[0] if node.args else getattr(node.func, "value", None)
             path = value_of(target, frame)
             if isinstance(path, (str, PurePath)):
-                return os.path.abspath(path)
-    return ""
+                return Wanted(os.path.abspath(path), until_gone=node is getattr(loop, "test", None))
+    return Wanted()
 
 
 def _key(frame: FrameType) -> str:

@@ -80,7 +80,8 @@ def main_wait() -> dict[str, Any]:
         polled = _polled() if call == "sleep" else ""
         if polled:
             return {"call": "lock", "on": polled}
-        wait: dict[str, Any] = {"call": call, "on": "", "wanted": wanted(_main_frame(), call)}
+        name, until_gone = wanted(_main_frame(), call)
+        wait: dict[str, Any] = {"call": call, "on": "", "wanted": name, "until_gone": until_gone}
         until = _until(number, arguments)
         if until is not None:
             wait["until"] = until

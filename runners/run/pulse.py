@@ -218,5 +218,7 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Whether the kernel's cgroup freezer has stopped it (docker pause, systemctl freeze)."""
     halted_workers: tuple[int, ...] = ()
     """Pids of workers of its data loaders that a signal or the freezer has stopped."""
+    until_gone: bool = False
+    """Whether it polls until the file `wanted` is removed."""
     wanted: str = ""
     """What its main thread polls or asks for, from its source line: the key of a store, or the path of a file."""

@@ -42,6 +42,10 @@ def computed(path):
     while not os.path.exists(path.name()):
         pause()
 
+def polls_until_gone():
+    while os.path.exists("/data/index.lock"):
+        pause()
+
 def polls_nothing():
     while True:
         pause()
@@ -85,7 +89,7 @@ def asked(script: types.ModuleType, name: str, *arguments: Any, call: str = "sle
     found: list[str] = []
 
     def pause(*given: Any) -> None:
-        found.append(wanted(sys._getframe(1), call))
+        found.append(wanted(sys._getframe(1), call).name)
         raise InterruptedError
 
     script.__dict__["pause"] = pause
@@ -111,6 +115,23 @@ def test_the_file_that_a_loop_checks(
     assert asked(script, name, *arguments, call="lock") == ""
 
 
+def test_a_loop_that_waits_until_a_file_is_gone(
+    script: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def pause() -> None:
+        found.append(wanted(sys._getframe(1), "sleep"))
+        raise InterruptedError
+
+    script.__dict__["pause"] = pause
+    monkeypatch.setattr(script.os.path, "exists", lambda path: path == "/data/index.lock")
+    for name in ("polls_until_gone", "polls_constant"):
+        with pytest.raises(InterruptedError):
+            getattr(script, name)()
+    assert found == [("/data/index.lock", True), ("/data/ready.flag", False)]
+
+
 def test_no_code_of_the_script_runs(script: types.ModuleType) -> None:
     job = Job()
     assert asked(script, "computed", job) == ""
@@ -128,7 +149,7 @@ def test_the_key_of_a_store(script: types.ModuleType, name: str, key: str) -> No
     found: list[str] = []
 
     def get(*given: object) -> None:
-        found.append(wanted(sys._getframe(1), "poll"))
+        found.append(wanted(sys._getframe(1), "poll").name)
 
     getattr(script, name)(of_store("Store", get))
     getattr(script, name)(of_store("Dictionary", get))
@@ -139,14 +160,14 @@ def test_the_key_of_the_store_that_a_function_of_torch_returns(script: types.Mod
     found: list[str] = []
 
     def get(*given: object) -> None:
-        found.append(wanted(sys._getframe(1), "read"))
+        found.append(wanted(sys._getframe(1), "read").name)
 
     script.__dict__["gets_of_default"](of_store("Store", get))
     assert found == ["plan"]
 
 
 def test_without_a_frame_or_its_source_nothing_is_named() -> None:
-    assert wanted(None, "sleep") == ""
+    assert not wanted(None, "sleep").name
     names: dict[str, Any] = {"wanted": wanted, "sys": sys}
     exec("def f():\n    while True:\n        return wanted(sys._getframe(), 'sleep')\nsaid = f()", names)
     assert names["said"] == ""

@@ -61,7 +61,6 @@ def test_a_holder_that_is_not_seen_here_is_no_guess() -> None:
     [
         ("open", "FIFO /run/{pipe}", "opens FIFO /run/{pipe} at train.py:33 load"),
         ("read", "a pipe", "reads from a pipe at train.py:33 load"),
-        ("read", "10.0.0.7:443", "waits for an answer of 10.0.0.7:443 at train.py:33 load"),
         (
             "accept",
             "listening at 10.0.0.7:443",
@@ -178,6 +177,30 @@ def test_the_thread_that_holds_the_gil_is_named_if_the_main_thread_waits_for_it(
     assert silent(200.0, [HELD[0], HELD[0]]).text.startswith(
         "rank 2 has a thread in a C call that holds the GIL; its main thread waits for the GIL at train.py:33 load"
     )
+
+
+EXTERNAL: list[tuple[dict[str, Any], str]] = [
+    ({"call": "read", "on": "10.0.0.7:443"}, "waits for an answer of 10.0.0.7:443 at train.py:33 load"),
+    ({"call": "sleep", "wanted": "/data/part"}, "polls for the file /data/part at train.py:33 load"),
+    (
+        {"call": "sleep", "wanted": "/data/x.lock", "until_gone": True},
+        "waits until the file /data/x.lock is gone at train.py:33 load",
+    ),
+]
+
+
+@pytest.mark.parametrize(("waits", "words"), EXTERNAL)
+def test_a_wait_for_something_outside_of_the_job_is_a_note_for_eighty_seconds(
+    waits: dict[str, Any], words: str
+) -> None:
+    def found(age: float) -> list[Finding]:
+        sleeping = series(2, LOAD, enqueued=41, **waits)
+        return Made().wait([0, 1, 3], call(42, age=age)).add(sleeping).hang()
+
+    assert found(25.0) == []
+    assert [(only(found(age)).severity) for age in (35.0, 79.0, 81.0)] == ["note", "note", "error"]
+    for age in (35.0, 81.0):
+        assert only(found(age)).text.startswith(f"rank 2 {words}; ranks 0, 1, 3 wait")
 
 
 def test_the_thread_that_died_is_in_the_headline_and_one_that_lives_in_the_evidence() -> None:
