@@ -30,7 +30,7 @@ AFTER = 6
 LAST = 30
 """An exception within this many lines of the file's end counts as the reason for the end."""
 OTHERS_SIGNS = 3
-"""Training steps of any writer after an exception that prove that the job went on, if nothing else shows a failure."""
+"""Training steps of any writer that prove that the job outlived the exception of a task of Ray."""
 SIGNS = 2
 """Training steps after an exception that prove that the script caught it; one step may have been in progress."""
 PLACE = 1 << 20
@@ -54,6 +54,8 @@ GENERIC = ("exception", "assertion")
 """Classes that explain nothing: an earlier exception in the chain may explain more."""
 DATA = "data-unreadable"
 """In a chain of these, the first one read the file. Later ones are attempts to read it in another way."""
+_OF_TASK = re.compile(r"[^|]*\|None\|None\|\d")
+"""A task or an actor of Ray. Its driver goes on if it caught the exception; the peers of a rank always do."""
 _NUMBER = re.compile(r"\d+")
 _OF_NCCL = re.compile(
     r"DistBackendError|NCCL (?:[Ee]rror|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"
@@ -121,7 +123,7 @@ class _Raised:
     lives: dict[Stream, int] = field(default_factory=dict)
     """Number of training steps that each writer logged after the exception."""
     steps: dict[int, int] = field(default_factory=dict)
-    """Number of training steps of all writers after the newest occurrence, by file."""
+    """Number of training steps of all writers after the newest occurrence in a task of Ray, by file."""
 
     @property
     def outlived(self) -> bool:
@@ -141,7 +143,7 @@ class _Raised:
     def add(self, first: First, sure: bool, stream: Stream | None) -> None:
         """Count an occurrence of this writer, or of an unknown one."""
         self.sure = self.sure or sure
-        if first.file in self.steps or len(self.steps) < STREAMS:
+        if stream is not None and _OF_TASK.match(stream[1]) and len(self.steps) < STREAMS:
             self.steps[first.file] = 0
         if stream is not None and (stream in self.lives or len(self.lives) < STREAMS):
             self.lives[stream] = 0

@@ -161,6 +161,10 @@ class _Case:
             for (entry, _), each, role in zip(hits, found, roles, strict=True)
         ]
         """The rules and exceptions, and their findings. Known consequences are symptoms."""
+        self.is_reported = self.exceptions.failed or any(
+            (each.role, each.severity) == ("symptom", "error") for _, each in self.found
+        )
+        """Whether a process failed, or ranks suffer from a failure."""
         self.well_until = self._well_until()
         self.found = [(entry, self._survived(entry, each)) for entry, each in self.found]
         exit_ = self.exceptions.first_exit
@@ -198,7 +202,7 @@ class _Case:
     def _is_disproved(self, entry: RuleHits) -> bool:
         """Whether training steps after a failure show that the job survived it, or that a retry succeeded."""
         trained, rule = self.reading.trained, entry.rule
-        survivable = rule.explains and rule.layer != OF_JOB and not self.exceptions.failed
+        survivable = rule.explains and rule.layer != OF_JOB and not self.is_reported
         if not entry.firsts or not (rule.retried or survivable):
             return False
         return all(first.evidence.line < trained.get(first.file, 0) for first in entry.firsts)
