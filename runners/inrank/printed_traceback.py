@@ -47,6 +47,8 @@ _STANDARD = re.compile(r"^<|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-pac
 OF_RAY = re.compile(
     r"(?:\w+\.){0,4}(?:RayTaskError(?:\((?P<type>\w+)\): |: (?=ray::))|UnserializableException: )"
 )
+_TASK = re.compile(r"\bray::(?P<task>[\w.<>]{1,120}\(\))")
+"""The method or function that a task of Ray runs."""
 _BOX = re.compile(rf"[│┃|] {BOXED} +\d+ ")
 _BORDER = re.compile(r"[╭╰┌└┏┗+][─━-]")
 _RULES = ("|", "│", "┃")
@@ -103,6 +105,8 @@ class PrintedTraceback:
         """Type of its exception, as printed; "" while it is missing."""
         self.wrapped = ""
         """Type of the task's exception that Ray passes on. Its traceback follows."""
+        self._task = ""
+        """Method or function of that task."""
         self._sources = ("", "")
         """The newest source line below a frame, and the one before."""
         self._ends_in_source = False
@@ -149,6 +153,8 @@ class PrintedTraceback:
             return Step.RAISED
         if task is not None:
             self.wrapped = task["type"] or self.wrapped or "a task of Ray"
+            called = _TASK.search(bare)
+            self._task = self._task if called is None else called["task"]
             self._caller, self._frames = self._frames, []  # the frames of the task may follow
             return Step.PART
         return Step.NONE if self.headed else Step.OVER
@@ -232,7 +238,7 @@ class PrintedTraceback:
         """Return the exception's message, once it was printed. `lines`: maximum number of its lines."""
         text = self._message[0] if self._message else ""
         if not text and not self._has_message:
-            return self._asserted()
+            return self._asserted() or (f"in {self._task}" if self._task else "")
         for line in self._message[1:lines]:
             if text:
                 text += " " if text.rstrip().endswith(_GOES_ON) else "\n"
