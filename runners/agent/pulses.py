@@ -22,6 +22,7 @@ from ..run.pulse import OwnLine, Pulse, RankThread, Site, Stall
 from ..run.state import RunState
 from .awaited_files import locked_database, other_end
 from .hook_clients import HookClient, HookError, Hooks
+from .outside_waits import child_wait, wait_of
 from .process_samples import Outside, program, sample, tree, world_of
 from .pyspy import PySpy
 from .rank_lines import RankLines
@@ -60,7 +61,7 @@ def holders(pulses: Sequence[Pulse], ranks: Iterable[int]) -> dict[int, dict[str
 
     The holder is a rank, given by its pid in `ranks`, for a child too, or any process.
     """
-    asked = [pulse for pulse in pulses if pulse.call in ("lock", "sleep", "read", "write", "poll")]
+    asked = [pulse for pulse in pulses if pulse.call in ("lock", "sleep", "read", "write", "poll", "wait")]
     if not asked:
         return {}
     own = {member: pid for pid in ranks for member in tree(pid)}
@@ -79,6 +80,8 @@ def holders(pulses: Sequence[Pulse], ranks: Iterable[int]) -> dict[int, dict[str
 def _holder(pulse: Pulse) -> tuple[dict[str, Any], int | None]:
     """Return further fields on a rank's wait, and the pid of the process that it waits for, if it is known."""
     pid = pulse.pid or 0
+    if pulse.call == "wait":
+        return ({"child": child_wait(int(pulse.on), pid)} if pulse.on.isdecimal() else {}), None
     if pulse.call == "lock":
         return {}, file_locks.holder(file_locks.read(), pid, pulse.on)
     if pulse.call == "sleep":
@@ -87,6 +90,17 @@ def _holder(pulse: Pulse) -> tuple[dict[str, Any], int | None]:
     if pulse.on != "a pipe" or pulse.descriptor is None:
         return {}, None
     return {}, other_end(pid, pulse.descriptor, writes=pulse.call == "read")
+
+
+def with_waits(pulses: Sequence[Pulse], ranks: Iterable[int]) -> list[Pulse]:
+    """Return pulses with the system calls of their main threads. `ranks`: pids of all ranks of the job."""
+    stalled = stalls(pulse.pid for pulse in pulses if pulse.pid is not None)
+    waiting = [
+        structs.replace(pulse, stalls=stalled.get(pulse.pid or 0, ()), **wait_of(pulse.pid or 0))
+        for pulse in pulses
+    ]
+    held = holders(waiting, ranks)
+    return [structs.replace(pulse, **held.get(pulse.rank, {})) for pulse in waiting]
 
 
 EVERY_S, ATTENTIVE_S = PULSE_S, 2.0

@@ -32,6 +32,11 @@ _CONNECT = (
     "give the connect a time-out"
 )
 _ACCEPTS = "check which process was to connect to this address, and whether it reached that line"
+_UNREAD = "read its output while it runs: subprocess.run(capture_output=True) or communicate(); or send it to a file"
+_FORKED = (
+    "a fork copies the locks that other threads hold, and nobody releases the copies: use the start method "
+    "`spawn` or `forkserver`, or fork before threads start"
+)
 _READS, _WRITES = "check who was to write into it", "check who was to read from it"
 _KEY = "check which rank was to set this key, and whether it reached that line"
 _STALE = "check which process was to remove this file: one that died leaves it behind; if so, remove it"
@@ -55,7 +60,7 @@ def of(view: View, rank: int) -> HeldBy:
         case "write" if pulse.on.startswith("/"):
             return HeldBy(f"writes to {pulse.on}", f"check the file system of {pulse.on}", threads)
         case "wait" if pulse.on:
-            return HeldBy(proof=(*threads, f"it waits for its child process {pulse.on}"))
+            return _child(pulse, threads)
         case "futex" | "sleep" | "poll":
             return _thread(pulse, threads)
     return HeldBy(proof=threads)
@@ -139,6 +144,20 @@ def _thread(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
     if dead is None:
         return HeldBy(does, _THREAD if proof else "", proof)
     return HeldBy(f"{does}, and its {_name(dead)} has died of {dead.error}", _DIED, proof)
+
+
+def _child(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
+    """Describe a wait for a child process, with what that one waits for."""
+    child = pulse.child
+    if child is None:
+        return HeldBy(proof=(*proof, f"it waits for its child process {pulse.on}"))
+    does = f"waits for its child process {child.pid} ({child.name})"
+    if child.is_unread:
+        return HeldBy(f"{does}, which writes into a full pipe that the rank does not read", _UNREAD, proof)
+    if child.call == "futex":
+        return HeldBy(f"{does}, which waits for a lock", _FORKED, proof)
+    on = f" ({child.on})" if child.on else ""
+    return HeldBy(f"{does}, which is in the system call {child.call}{on}", "", proof)
 
 
 def _lock(lock: LockWait, proof: tuple[str, ...]) -> HeldBy:

@@ -56,7 +56,9 @@ _TIMED = {230: (0, 1, 2), 115: (0, 1, 2), 202: (None, 1, 3), 98: (None, 1, 3)}
 """clock_nanosleep and futex → index of the clock, of the flags, and of the address of the time at which they end."""
 _ABSOLUTE, _BITSET, _REALTIME = 1, 9, 256
 """Flag TIMER_ABSTIME of clock_nanosleep; operation of futex with an absolute time, and its flag of the clock."""
-_SIGNED = 1 << 63
+SIGNED = 1 << 63
+BY_KIND = (247, 95)
+"""Numbers of waitid, whose first argument is the kind of the second one."""
 PATH_BYTES = 4096
 LISTENING = "listening at "
 _MAPPED = "::ffff:"
@@ -156,8 +158,8 @@ def _object(call: str, number: int, arguments: list[int], descriptor: int | None
     if call == "open":
         return _path_at(arguments[_PATH_IN[number]])
     if call == "wait":
-        child = arguments[1] if number in (247, 95) else arguments[0]
-        return str(child) if 0 < child < _SIGNED else ""
+        child = arguments[1] if number in BY_KIND else arguments[0]
+        return str(child) if 0 < child < SIGNED else ""
     return ""
 
 

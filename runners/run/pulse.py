@@ -81,6 +81,19 @@ class RankThread(Struct, frozen=True, array_like=True):
     """CPU seconds so far; None if unknown."""
 
 
+class ProcessWait(Struct, frozen=True, array_like=True):
+    """What the main thread of a child process waits for in the kernel."""
+
+    pid: int
+    name: str
+    """Its program."""
+    call: str
+    """As `Pulse.call`."""
+    on: str = ""
+    is_unread: bool = False
+    """Whether it writes into a pipe that only the rank has open for reading."""
+
+
 class LockWait(Struct, frozen=True, array_like=True):
     """A lock of `threading` that the main thread waits for."""
 
@@ -197,6 +210,8 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     holder_name: str = ""
     until: float | None = None
     """Unix time at which `call` ends by itself: the end of a sleep, or a time-out; None without one, or if unknown."""
+    child: ProcessWait | None = None
+    """The child process that the main thread waits for; None without one, or if it runs or the kernel hides it."""
     lock: LockWait | None = None
     """The lock of the script that its main thread waits for; None without one, or if unknown."""
     threads: tuple[RankThread, ...] = ()

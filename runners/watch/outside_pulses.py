@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from ..agent.process_samples import Outside, sample
+from ..agent.pulses import with_waits
 from ..agent.pyspy import PySpy, PySpyError
 from ..agent.work_counters import counters, tcp_bytes
 from ..diagnosis import activity, progress
@@ -21,7 +22,6 @@ from ..diagnosis.view import PULSES_KEPT
 from ..run import clock
 from ..run.pulse import Pulse, Site, Work
 from .foreign_jobs import RankProcess
-from .outside_waits import with_waits
 
 IDLE_S = 30.0
 """Seconds without work and without output before py-spy is used."""

@@ -20,9 +20,10 @@ import pytest
 
 from distui.runners.agent import process_samples
 from distui.runners.agent.awaited_files import locked_database, other_end
+from distui.runners.agent.outside_waits import child_wait
 from distui.runners.agent.work_counters import counters, tcp_bytes
 from distui.runners.run.proc import read_stat
-from distui.runners.run.pulse import Work
+from distui.runners.run.pulse import ProcessWait, Work
 
 SIZE = 100_000
 
@@ -120,6 +121,31 @@ def test_the_other_end_of_a_pipe_is_found() -> None:
         assert other_end(os.getpid(), reader.stdin.fileno(), writes=False) == reader.pid
         assert other_end(os.getpid(), reader.stdin.fileno(), writes=True) is None
     assert other_end(os.getpid(), 10_000, writes=False) is None
+
+
+def waits(child: int) -> ProcessWait:
+    """What a child waits for, once it is seen in that call."""
+    found: list[ProcessWait] = []
+
+    def is_waiting() -> bool:
+        wait = child_wait(child, os.getpid())
+        found[:] = [] if wait is None else [wait]
+        return wait is not None and wait.call != "poll"
+
+    eventually(is_waiting)
+    return found[0]
+
+
+@pytest.mark.real
+def test_a_child_that_writes_into_an_unread_pipe_or_waits_for_a_lock_is_described() -> None:
+    with child("import sys; print(flush=True); sys.stdout.write('x' * 10**6)") as writer:
+        found = waits(writer.pid)
+        assert (found.pid, found.call, found.on, found.is_unread) == (writer.pid, "write", "a pipe", True)
+    with child(
+        "import threading; lock = threading.Lock(); print(flush=True); lock.acquire(); lock.acquire()"
+    ) as locked:
+        assert (waits(locked.pid).call, waits(locked.pid).is_unread) == ("futex", False)
+    assert child_wait(2**22 + 1, os.getpid()) is None
 
 
 @pytest.mark.real

@@ -10,7 +10,7 @@ from each import for_each
 from msgspec import structs
 
 from distui.presets.finding import Finding
-from distui.runners.run.pulse import LockWait, Pulse, RankThread, Site, Stall, Work
+from distui.runners.run.pulse import LockWait, ProcessWait, Pulse, RankThread, Site, Stall, Work
 
 from .hang_rig import IN_BARRIER, LOAD, NOW, PYTHON, STEP, Made, call, only, quiet, series, waiting
 
@@ -87,6 +87,25 @@ def test_the_address_that_does_not_answer_a_connect_is_named() -> None:
         "rank 2 gets no answer from 10.0.0.9:443 to its connect at train.py:33 load"
     )
     assert found.remedy.startswith("check that address and port are right")
+
+
+CHILDREN = [
+    (
+        ProcessWait(812, "python3", "write", "a pipe", True),
+        "which writes into a full pipe that the rank does not read",
+    ),
+    (ProcessWait(812, "python3", "futex"), "which waits for a lock"),
+    (ProcessWait(812, "python3", "connect", "a socket"), "which is in the system call connect (a socket)"),
+]
+
+
+@pytest.mark.parametrize(("child", "does"), CHILDREN)
+def test_what_its_child_waits_for_is_in_the_headline(child: ProcessWait, does: str) -> None:
+    sleeping = series(2, LOAD, enqueued=41, call="wait", on="812", child=child)
+    assert only(Made().wait([0, 1, 3]).add(sleeping).hang()).text == (
+        f"rank 2 waits for its child process 812 (python3) at train.py:33 load, {does}; "
+        "ranks 0, 1, 3 wait for it in all_reduce #42"
+    )
 
 
 LOCKS = [

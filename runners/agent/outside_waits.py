@@ -8,16 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
-from msgspec.structs import replace
-
-from ..agent.pulses import holders
-from ..agent.tcp_stalls import TABLES, address, stalls
-from ..inrank.thread_waits import LISTENING, kind_of
+from ..inrank.thread_waits import BY_KIND, LISTENING, SIGNED, kind_of
 from ..run.proc import read_once
-from ..run.pulse import Pulse
+from ..run.pulse import ProcessWait
+from .awaited_files import other_end
+from .process_samples import program
+from .tcp_stalls import TABLES, address
 
 _ON_DESCRIPTOR = ("read", "write", "connect", "accept", "lock")
 """Calls whose first argument is a file descriptor."""
@@ -25,15 +24,16 @@ LISTEN = "0A"
 """State of a socket that waits for connections, in /proc/net/tcp."""
 
 
-def with_waits(pulses: Sequence[Pulse], ranks: Iterable[int]) -> list[Pulse]:
-    """Return pulses with the system calls of their main threads. `ranks`: pids of all ranks of the job."""
-    stalled = stalls(pulse.pid for pulse in pulses if pulse.pid is not None)
-    waiting = [
-        replace(pulse, stalls=stalled.get(pulse.pid or 0, ()), **wait_of(pulse.pid or 0))
-        for pulse in pulses
-    ]
-    held = holders(waiting, ranks)
-    return [replace(pulse, **held.get(pulse.rank, {})) for pulse in waiting]
+def child_wait(child: int, parent: int) -> ProcessWait | None:
+    """Return what a child waits for in the kernel; None if it runs, has ended, or the kernel hides it."""
+    wait = wait_of(child)
+    if "call" not in wait:
+        return None
+    call, on = wait["call"], wait.get("on", "")
+    is_unread = (
+        call == "write" and on == "a pipe" and other_end(child, wait["descriptor"], writes=False) == parent
+    )
+    return ProcessWait(child, program(child), call, on, is_unread)
 
 
 def wait_of(pid: int, proc: str = "/proc") -> dict[str, Any]:
@@ -44,6 +44,9 @@ def wait_of(pid: int, proc: str = "/proc") -> dict[str, Any]:
     call, first = kind_of(int(words[0])), int(words[1], 16)
     if call is None:
         return {}
+    if call == "wait":
+        child = int(words[2], 16) if int(words[0]) in BY_KIND else first
+        return {"call": call, "on": str(child) if 0 < child < SIGNED else ""}
     if call not in _ON_DESCRIPTOR:
         return {"call": call}
     return {"call": call, "descriptor": first, "on": _behind(pid, first, proc)}
