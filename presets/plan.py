@@ -149,7 +149,7 @@ def make_plan(loaded: Loaded, request: Request, place: Place) -> Plan:
     launch = _launch(preset, request, place, ranks.nproc, script)
     obeyed, sizes = _megatron(preset, request, obeyed, sizes)
     if sizes != planned:
-        del env["DISTUI_MESH"]  # the script divides the ranks by itself
+        del env["DISTUI_MESH"]  # which the script does not follow
     own = _own_config(request, place)
     wired = wire(preset, launch, obeyed, ranks.backend, place.run_dir, env, own)
     command = (script, *request.args)
@@ -249,9 +249,12 @@ def _megatron(
     preset: Preset, request: Request, obeyed: Obeys, sizes: dict[str, int]
 ) -> tuple[Obeys, dict[str, int]]:
     """Return the result for the script and the mesh, corrected if Megatron-LM or NeMo divides the ranks."""
-    own = obeyed.how is None and obeyed.reader is None
     by_accelerate = obeyed.reader in ("accelerate", "trainer")
-    words = accelerate.megatron_words(preset) if by_accelerate else request.args if own else ()
+    words: Sequence[str] = ()
+    if by_accelerate:
+        words = accelerate.megatron_words(preset)
+    elif obeyed.how is None and obeyed.reader is None:
+        words = request.args
     asked = megatron.read(words)
     if asked is None:
         return obeyed, sizes
