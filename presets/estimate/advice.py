@@ -321,8 +321,16 @@ class _Assumed:
             if getattr(mesh, name) != size:
                 yield f"mesh.{name}={size}"
 
+    @property
+    def half(self) -> str:
+        """Return the format of the computation. DeepSpeed scales the loss for fp16 itself."""
+        case = self.case
+        if self.kind == "deepspeed" and case.precision is None and not computes_in_bf16(case.place.gpus):
+            return "fp16"
+        return case.half
+
     def _precision(self) -> Iterator[str]:
-        half = self.case.half
+        half = self.half
         is_set = "precision" in self.script.sets or (
             self.script.key == "ddp" and self.case.precision not in (None, "fp32")
         )
@@ -339,7 +347,7 @@ class _Assumed:
     def args(self) -> tuple[str, ...]:
         """Return the script's arguments."""
         found = [word.format(**self.sizes) for word in self.strategy.args]
-        found += self.script.args_for(self.case.half)
+        found += self.script.args_for(self.half)
         if self.change.recompute and not self.sets_recompute:
             found += self.script.args_for("recompute")
         found += self.script.args_for("batch", micro=self.micro)
@@ -418,7 +426,7 @@ def estimate_preset(case: AdviceCase, preset: Preset, args: Sequence[str] = ()) 
 
 
 def _on_more_gpus(case: AdviceCase) -> Option | None:
-    """Return the cheapest option on the fewest GPUs that hold everything: first in one node, then on more nodes."""
+    """Return the cheapest option on the fewest GPUs that hold everything: in one node, else on more such nodes."""
 
     def on(count: int, nodes: int) -> Option | None:
         gpus = replace(case.place.gpus, count=count)
@@ -430,7 +438,7 @@ def _on_more_gpus(case: AdviceCase) -> Option | None:
         for larger in range(count + 1, LARGEST_NODE + 1):
             if found := on(larger, 1):
                 return found
-        count = max(count, LARGEST_NODE)
+        count = LARGEST_NODE if count == 1 else count
     many = few
     while on(count, many) is None:
         few, many = many, many * 2
