@@ -131,6 +131,8 @@ INSIDE = 12
 """Those inside the matrices: query, key, value, attention output, four for the MLP and four for its activation."""
 MASKS = 2
 """Bytes of two dropout masks in any format."""
+BACKWARD = 5
+"""Numbers that a layer's backward adds: gradients of the MLP's activation and of the layer's input."""
 AUTOCAST = 4
 """More bytes under autocast, because the norms' outputs also stay in fp32."""
 LOGIT_KEPT = 4
@@ -197,20 +199,22 @@ def estimate(layout: Layout, model: Shape, form: Format, limit: float, device: D
     if layout.optimizer_at == "none":
         optimizer = form.optimizer * _updated(layout, model, trained)
         after = _after(layout, model, trained, form, device)
-    kept = activations(model, form, layout)
-    beyond = kept - _shared(layout, model, form, gradients, kept)
-    buffers = _buffers(layout, model, form, mine, trained)
-    lasting = buffers if layout.engine == "torch" else 0.0
+    of_layer, lasting = _buffers(layout, model, form, mine, trained)
+    stages = stages_of(model, form, layout)
+    head = min(gradients, _head_gradients(layout, model, form))
+    during = max(_during(layout, stage, gradients, head, 0.0) for stage in stages)
+    with_buffers = max(_during(layout, stage, gradients, head, of_layer) for stage in stages)
+    in_step = lasting if layout.engine == "torch" else 0.0
     host, disk = _elsewhere(layout, form, mine, trained)
     unknown_experts = layout.ep > 1 and not model.experts
     return Estimate(
         weights=weight * mine / layout.ranks_of(layout.weights and layout.kept != 1),
         gradients=gradients,
         optimizer=optimizer,
-        activations=beyond,
-        buffers=device.context + buffers + max(0.0, after - beyond - (buffers - lasting)),
+        activations=during - gradients,
+        buffers=device.context + max(lasting + with_buffers - during, in_step + gradients + after - during),
         limit=limit,
-        all_activations=kept,
+        all_activations=max(during - gradients, *(stage.kept + stage.work for stage in stages)),
         host=host,
         disk=disk,
         notes=(UNKNOWN_EXPERTS,) if unknown_experts else (),
@@ -261,17 +265,20 @@ def _updated(layout: Layout, model: Shape, trained: float) -> float:
     return max(share, min(model.tensor, trained)) if layout.by_tensor else share
 
 
-def _shared(layout: Layout, model: Shape, form: Format, gradients: float, kept: float) -> float:
-    """Return the bytes that activations use first and gradients reuse during backward.
+def _head_gradients(layout: Layout, model: Shape, form: Format) -> float:
+    return form.gradients * model.trained_share * model.rest / 2 / layout.ranks_of(layout.gradients)
 
-    Nothing is reused if gradients outlive the step. The head's gradients, and a layer that is recomputed last, are not
-    reused either.
+
+def _during(layout: Layout, stage: Stage, gradients: float, head: float, buffers: float) -> float:
+    """Return the most bytes of gradients, activations and a layer's buffers during backward.
+
+    The logits are freed before the first layer's backward. Gradients reuse the memory of activations, unless they
+    outlive the step; those of the head exist before a layer's activations are freed.
     """
+    work = stage.layer + buffers
     if layout.lasting:
-        return 0.0
-    head = form.gradients * model.trained_share * model.rest / 2 / layout.ranks_of(layout.gradients)
-    again = _layer(model, form, layout) * _positions(model, layout) if model.recompute else 0.0
-    return max(0.0, min(gradients - head, kept - again))
+        return gradients + stage.kept + max(stage.logits, work)
+    return max(stage.kept + stage.logits, max(stage.kept, gradients - head) + head + work)
 
 
 def _after(layout: Layout, model: Shape, trained: float, form: Format, device: Device) -> float:
@@ -318,24 +325,41 @@ def autocasts(layout: Layout, form: Format) -> bool:
     return layout.engine == "torch" and compute_bytes(layout, form) < weights
 
 
-def activations(model: Shape, form: Format, layout: Layout = ALONE) -> float:
-    """Return the bytes per GPU that are kept between forward and backward, with the gradients of the logits."""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Bytes per GPU of one pipeline stage, or of the whole model."""
+
+    kept: float
+    """Activations between forward and backward, without the logits."""
+    logits: float
+    """The logits and their gradients."""
+    layer: float
+    """Memory of one layer's backward: gradients of its activations, and what it recomputes."""
+
+    @property
+    def work(self) -> float:
+        """The most bytes beside those kept. The logits are freed before the first layer's backward."""
+        return max(self.logits, self.layer)
+
+
+def stages_of(model: Shape, form: Format, layout: Layout = ALONE) -> list[Stage]:
+    """Return the model as one stage, or the first and the last stage of its pipeline."""
     positions = _positions(model, layout)
     layer = _layer(model, form, layout) * positions
     entry = compute_bytes(layout, form) * positions * model.hidden
     if layout.sequence_parallel:
         entry /= layout.tp
-    count = math.ceil(model.layers / layout.pp)
-    kept, work = layer * count, 0.0
+    backward = BACKWARD * _inside(model) / INSIDE * compute_bytes(layout, form) / layout.tp
+    work = backward * positions * model.hidden
+    kept = layer
     if model.recompute:
-        kept, work = entry * count, layer  # one recomputed layer is complete during its backward
-    if autocasts(layout, form):
-        work += 2 * held(layout, model)  # the cast weights
+        kept, work = entry, work + layer  # one recomputed layer is complete during its backward
+    kept *= math.ceil(model.layers / layout.pp)
+    cast = 2 * held(layout, model) if autocasts(layout, form) else 0.0  # the cast weights
     words = positions * model.vocab / (layout.tp if layout.divides_vocabulary else 1)
-    first = kept * layout.flying + work
-    last = kept * layout.flying_last + work
-    last += words * (LOGIT_BYTES + LOGIT_KEPT * (layout.flying_last - 1))
-    return last if layout.pp == 1 else max(first, last)
+    logits = words * (LOGIT_BYTES + LOGIT_KEPT * (layout.flying_last - 1))
+    last = Stage(kept * layout.flying_last + cast, logits, work)
+    return [last] if layout.pp == 1 else [Stage(kept * layout.flying + cast, 0.0, work), last]
 
 
 def _positions(model: Shape, layout: Layout) -> float:
@@ -346,14 +370,17 @@ def _positions(model: Shape, layout: Layout) -> float:
 def _layer(model: Shape, form: Format, layout: Layout) -> float:
     """Return the bytes of one layer per position of this rank."""
     number = compute_bytes(layout, form)
-    outside: float = OUTSIDE * number + MASKS
+    outside: float = OUTSIDE * number + (0 if model.layer_kept else MASKS)
     if autocasts(layout, form):
         outside += AUTOCAST
-    inside = max(0.0, model.layer_kept - OUTSIDE) if model.layer_kept else INSIDE
     gathered = 2 * number * (layout.cp - 1)  # keys and values from the other ranks
     if layout.sequence_parallel:
         outside /= layout.tp
-    return model.hidden * (outside + (inside * number + gathered) / layout.tp)
+    return model.hidden * (outside + (_inside(model) * number + gathered) / layout.tp)
+
+
+def _inside(model: Shape) -> float:
+    return max(0.0, model.layer_kept - OUTSIDE) if model.layer_kept else INSIDE
 
 
 def _resident(layout: Layout, form: Format) -> tuple[float, float]:
@@ -368,40 +395,48 @@ def _resident(layout: Layout, form: Format) -> tuple[float, float]:
     return float(form.weights), gradients
 
 
-def _buffers(layout: Layout, model: Shape, form: Format, mine: float, trained: float) -> float:
-    """Return the bytes of buckets and gathered parameters."""
+def _buffers(
+    layout: Layout, model: Shape, form: Format, mine: float, trained: float
+) -> tuple[float, float]:
+    """Return the bytes of buckets and gathered parameters: those in a layer's backward only, and the others."""
     if layout.engine in ("torch", "megatron"):
-        return form.gradients * trained if layout.buckets else 0.0
+        # A matrix's gradient exists before it is put into its bucket, or before its layer's activations are freed.
+        matrix = min(4 * model.hidden**2, model.tensor, model.layer) / layout.tp
+        copies = form.gradients * trained if layout.buckets else 0.0
+        return form.gradients * model.trained_share * matrix, copies
     if layout.engine == "deepspeed":
         live: float = layout.bucket if layout.optimizer else 0
         if layout.weights:
             live = max(layout.live, 2 * model.layer)
-        return form.weights * min(mine, live) + form.gradients * min(trained, layout.bucket)
+        return 0.0, form.weights * min(mine, live) + form.gradients * min(trained, layout.bucket)
     return _gathered(layout, model, form, mine)
 
 
-def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> float:
-    """Return the bytes that FSDP holds unsharded.
+def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> tuple[float, float]:
+    """Return the bytes that FSDP holds unsharded: those in a layer's backward only, and the others.
 
     They are two layers, one layer's gradients and their reduction copy, and the parameters outside the layers, which
-    stay gathered from forward to backward.
+    stay gathered from forward to backward. The reduction copy reuses the memory of the layer's activations.
     """
     number, layer = compute_bytes(layout, form), model.layer / layout.tp
-    gradient = form.gradients * model.trained_share
+    share = model.trained_share
     rest = min(model.rest, mine) / (1 if layout.pp == 1 else 2)
-    # Gradients of a layer and their reduction copy; half of `rest` is the head's.
-    whole = (number * model.trained_share + gradient) * layer + number * model.trained_share * rest / 2
+    freed = 0.0 if model.recompute else _layer(model, form, layout) * _positions(model, layout)
+    of_layer = number * share * (layer + rest / 2)  # half of `rest` is the head's
+    of_layer += max(0.0, form.gradients * share * layer - freed)
+    others = 0.0
     if layout.kept == 1:
-        shard = 0.0 if layout.weights_at != "none" else form.weights * mine / layout.data
-        whole += number * layer + shard
+        of_layer += number * layer
+        others += 0.0 if layout.weights_at != "none" else form.weights * mine / layout.data
     else:
-        whole += number * (2 * layer + rest)
+        of_layer += number * min(2 * layer, mine)
+        others += number * rest
         if layout.kept is not None and layout.kept < layout.data:
-            whole += number * mine / layout.kept
+            others += number * mine / layout.kept
     if layout.accumulates:
         # Gradients stay unsharded until the last pass, which frees them as it adds shards.
-        whole += max(0.0, number - form.gradients / layout.data) * mine * model.trained_share
-    return whole
+        others += max(0.0, number - form.gradients / layout.data) * mine * share
+    return of_layer, others
 
 
 def _elsewhere(layout: Layout, form: Format, mine: float, trained: float) -> tuple[float, float]:

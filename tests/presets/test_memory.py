@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from each import for_each
 
-from distui.presets.estimate.memory import Estimate, activations, estimate_for
+from distui.presets.estimate.memory import Estimate, estimate_for, stages_of
 from distui.presets.estimate.workload import FORMATS, GB, Format, Shape, parse_gpus, parse_parameters, shape
 from distui.presets.finding import PlanError
 from distui.presets.load import load
@@ -62,23 +62,34 @@ def test_what_is_given_is_taken() -> None:
 
 def test_activations_by_hand() -> None:
     model = shape(7 * GB, 32, 4096)
-    logits = 12 * 2048 * 32_000
-    assert activations(model, BF16) == 34 * 2048 * 4096 * 32 + logits
-    assert activations(model, FP32) == (16 * 4 + 2) * 2048 * 4096 * 32 + logits
-    again = replace(model, recompute=True)
-    assert activations(again, BF16) == 2 * 2048 * 4096 * 32 + 34 * 2048 * 4096 + logits
+    logits, once = 12 * 2048 * 32_000, 2048 * 4096
+    for changed, form, kept, layer in (
+        (model, BF16, 34 * 32 * once, 5 * 2 * once),
+        (model, FP32, (16 * 4 + 2) * 32 * once, 5 * 4 * once),
+        (replace(model, recompute=True), BF16, 2 * 32 * once, (34 + 5 * 2) * once),
+        (replace(model, layer_kept=22.0), BF16, 2 * 22 * 32 * once, 5 * 2 * 1.5 * once),
+    ):
+        (stage,) = stages_of(changed, form)
+        assert (stage.kept, stage.logits, stage.layer) == (kept, logits, layer)
 
 
 def test_what_is_held_beside() -> None:
     """A layer of 0.2 B parameters, 0.8 B outside: 0.4 B of them the head's. Long sequences, so that the optimizer's step
-    is not the moment that counts."""
-    model = Shape(parameters=8 * GB, layers=36, hidden=4096, seq=65_536, outside=GB * 8 // 10)
+    is not the moment that counts, and few words, so that the logits are not."""
+    model = Shape(parameters=8 * GB, layers=36, hidden=4096, vocab=100, seq=65_536, outside=GB * 8 // 10)
     by = {name: (one.buffers - 1.5 * GB) / GB for name, one in compare(model, BF16, 8).items()}
-    gradients = 2 * 2 * 0.2 + 2 * 0.4
+    matrix, gradients = 2 * 4 * 4096**2 / GB, 2 * 0.2 + 2 * 0.4
     assert by == pytest.approx(
-        {"ddp": 0, "zero1": 0, "fsdp2-zero2": 2 * 0.2 + 2 * 8 / 8 + gradients,
+        {"ddp": matrix, "zero1": matrix, "fsdp2-zero2": 2 * 0.2 + 2 * 8 / 8 + gradients,
          "fsdp2": 2 * (2 * 0.2 + 0.8) + gradients}
     )  # fmt: skip
+
+
+def test_logits_and_layers_are_not_held_together() -> None:
+    """The logits of a large vocabulary are freed before FSDP gathers the layers for their backward."""
+    model = Shape(parameters=8 * GB, layers=36, hidden=4096, vocab=100, seq=8192, outside=GB * 8 // 10)
+    few, many = (compare(replace(model, vocab=words), BF16, 8)["fsdp2"].total for words in (100, 12_000))
+    assert few == many
 
 
 def test_the_step_of_the_optimizer_counts_where_activations_are_few() -> None:

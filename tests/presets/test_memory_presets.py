@@ -52,9 +52,9 @@ def test_a_pipeline_keeps_the_pieces_that_are_under_way() -> None:
     """Sixteen sequences in eight pieces of two: 1F1B's first stage holds three of them in torch, GPipe all eight."""
     model = replace(MODEL, micro_batch=16)
     piece = 34 * 2 * 2048 * 4096 * 16
-    logits = 2 * 2048 * 32_000
+    logits, layer = 2 * 2048 * 32_000, 5 * 2 * 2 * 2048 * 4096
     one = estimate_for(preset("pp-1f1b", "mesh.microbatches=8"), model, BF16, 8, LIMIT)
-    assert one.all_activations == max(3 * piece, piece + 12 * logits)
+    assert one.all_activations == max(3 * piece + layer, piece + 12 * logits)
     all_of_them = estimate_for(preset("pp-gpipe", "mesh.microbatches=8"), model, BF16, 8, LIMIT)
     assert all_of_them.all_activations == 8 * piece + (12 + 7 * 4) * logits
     assert one.weights == pytest.approx(2 * ((7 * GB - 64_000 * 4096) / 2 + 32_000 * 4096))
@@ -118,22 +118,22 @@ def test_options_that_cost_memory() -> None:
         estimate_for(preset("ddp", *options), few, BF16, 8, LIMIT).buffers for options in ((), long)
     )
     assert copied - plain == 2 * 7 * GB
-    assert of("fsdp2", "batch.accumulation=4").buffers - of("fsdp2").buffers == 2 * 7 * GB * 7 / 8
+    more = of("fsdp2", "batch.accumulation=4").buffers - of("fsdp2").buffers
+    assert more == pytest.approx(2 * 7 * GB * 7 / 8, rel=0.01)
     assert of("fsdp2", "strategy.reshard_after_forward=4").buffers - of("fsdp2").buffers == 2 * 7 * GB / 4
     assert of("fsdp2", "strategy.reshard_after_forward=8").buffers == of("fsdp2").buffers
 
 
 def test_gradients_come_as_activations_go() -> None:
-    """Where each step frees them: all but the head's, which come first. Buckets stay, and sums of several passes."""
-    head = 2 * 32_000 * 4096 / 8
+    """Where each step frees them. Buckets stay, and sums of several passes."""
     for name in ("fsdp2", "fsdp2-zero2"):
-        assert of(name).all_activations - of(name).activations == 2 * 7 * GB / 8 - head
+        assert of(name).all_activations - of(name).activations == 2 * 7 * GB / 8
     for one in (of("ddp"), of("zero1"), of("ds-zero2"), of("pp-1f1b"), of("fsdp2", "batch.accumulation=2")):
         assert one.all_activations == one.activations
     few = estimate_for(preset("single"), replace(MODEL, seq=16), BF16, 1, LIMIT)
-    assert few.activations == 0
+    assert few.activations == 5 * 2 * 16 * 4096  # gradients of the first layer's activations
     again = estimate_for(preset("single"), replace(MODEL, recompute=True), BF16, 1, LIMIT)
-    assert again.activations == 34 * 2048 * 4096  # the layer that is computed again last
+    assert again.activations == (34 + 5 * 2) * 2048 * 4096  # the layer that is computed again last
 
 
 def test_experts_are_divided_over_their_ranks() -> None:
@@ -160,7 +160,7 @@ def test_megatrons_arguments_decide() -> None:
     more = ("--micro-batch-size", "2", "--recompute-granularity", "full", "--sequence-parallel")
     again = estimate_for(preset("ddp"), MODEL, FORMATS["megatron"], 16, LIMIT, args=(*args, *more))
     logits = 12 * 2 * 2048 * 32_000 / 4
-    assert again.all_activations == pytest.approx((2 * 32 + 34) * 2 * 2048 * 4096 / 4 + logits)
+    assert again.all_activations == pytest.approx(2 * 32 * 2 * 2048 * 4096 / 4 + logits)
 
 
 def test_experts_are_not_guessed_at() -> None:

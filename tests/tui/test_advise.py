@@ -47,7 +47,7 @@ def test_the_simplest_that_fits_and_how_to_launch_it(capsys: pytest.CaptureFixtu
         weights, gradients, optimizer, states, activations, buffers, total = map(float, cells[:7])
         assert states == pytest.approx(weights + gradients + optimizer, abs=0.02)
         assert total == pytest.approx(states + activations + buffers, abs=0.02)
-    assert "ZeRO-2 is the simplest that fits, with 38.2 of 85 GB per GPU: gradients in shards, too" in out
+    assert "ZeRO-2 is the simplest that fits, with 37.2 of 85 GB per GPU: gradients in shards, too" in out
     command = "fsdp2-zero2 --set precision.param=bf16 --set batch.micro=1 --nproc-per-node 8 -- train.py"
     assert f"    distui launch {command}" in lines
     assert "If the script's weights are bf16, DDP fits, with 71.5 of 85 GB." in lines
@@ -78,7 +78,7 @@ def test_where_only_host_memory_helps(capsys: pytest.CaptureFixture[str]) -> Non
     assert "FSDP2, host is the simplest that fits, with " in out
     assert "It takes 1,120 GB of host memory per node." in out
     assert (
-        "To have everything on the GPUs take 2 nodes (16 GPUs): FSDP2 + TP 8 fits, with 76.7 of 85 GB"
+        "To have everything on the GPUs take 2 nodes (16 GPUs): FSDP2 + TP 8 fits, with 76.4 of 85 GB"
         in out
     )
     code, out, _ = run(f"{words} --host-memory 500", capsys)
@@ -93,7 +93,7 @@ def test_where_only_host_memory_helps(capsys: pytest.CaptureFixture[str]) -> Non
     ("words", "sentences"),
     [
         ("--params 8B --gpus 8xH100 --seq 131072", ["FSDP2 + CP 2 with recomputed layers", "train.py has to number"]),
-        ("--params 7B --gpus 8xA100-40GB --seq 8192 --micro-batch 8", ["8 passes per step", "batch.accumulation=8"]),
+        ("--params 7B --gpus 8xA100-40GB --seq 8192 --micro-batch 8", ["4 passes per step", "batch.accumulation=4"]),
         ("--params 3.8B --gpus 2xA40 --kind ddp", ["launch fsdp2 --adopt --nproc-per-node 2"]),
         ("--params 3.8B --gpus 2xA40 --format bf16", ["DDP is the simplest", "with 39.5 of 48 GB"]),
         ("--params 7B --gpus 1xT4 --qlora 16 --kind trainer", ["a frozen base in 4 bits", "--fp16 true"]),
@@ -116,7 +116,7 @@ def test_nothing_fits_and_what_would_help(capsys: pytest.CaptureFixture[str]) ->
     code, out, _ = run("--params 7B --gpus 1xA100-40GB --seq 262144", capsys)
     assert code == 1
     assert "\nNothing fits: 92% of 42 GB are usable.\n" in out
-    assert re.search(r"^To have everything on the GPUs take .* GPUs\): FSDP2 \+ CP ", out, re.MULTILINE)
+    assert re.search(r"^To have everything on the GPUs take .* GPUs\)?: FSDP2 \+ CP ", out, re.MULTILINE)
     code, out, _ = run("--params 500B --gpus 1xT4 --seq 65536 --layers 1", capsys)
     assert code == 1
     assert out.endswith("Take a smaller model, or GPUs with more memory.\n")

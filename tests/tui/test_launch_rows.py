@@ -214,7 +214,7 @@ def test_memory_rows_fit(width: int) -> None:
     [
         (
             "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2",
-            "ddp 22.27 of 85 GB on each GPU",
+            "ddp 22.36 of 85 GB on each GPU",
         ),
         (
             "--tensor-model-parallel-size 16 --bf16",
