@@ -265,6 +265,8 @@ class Doing(NamedTuple):
     """For ASLEEP: False if it uses a little CPU time or is in a kernel call that may take long."""
     source: str = ""
     """For a rank with a silent hook: source of the stack and wait in the kernel, as evidence."""
+    is_in_kernel: bool = False
+    """For SILENT and ASLEEP: whether its main thread was uninterruptible in the kernel (state D) in all samples."""
     awaits_gil: bool = False
     """For SILENT and SILENT_BUSY: whether another thread holds the GIL, for which the main thread waits."""
     holder: RankThread | None = None
@@ -352,7 +354,7 @@ def _asleep(
     if not uses_gpu and progress.is_hidden(pulses[-1]):
         return Doing(Activity.ASLEEP, position, stack, sure=False, sign=_HIDDEN, is_hidden=True)
     if not uses_gpu:
-        return Doing(Activity.ASLEEP, position, stack, sure=sure)
+        return Doing(Activity.ASLEEP, position, stack, sure=sure, is_in_kernel=_is_in_kernel(pulses[-3:]))
     # Without the percentage, which would change the evidence and raise the finding again with every sample.
     sign = "its GPU is in use, by it or by another process"
     return Doing(Activity.GPU_ALONE, position, stack, helped=True, sure=sure, sign=sign)
@@ -491,9 +493,14 @@ def _silent(pulses: Sequence[Pulse], hooked: bool, tree_percent: float | None, u
     awaits_gil = _awaits_gil(trail)
     return unanswered._replace(
         activity=Activity.SILENT_BUSY if busy else Activity.SILENT,
+        is_in_kernel=_is_in_kernel(trail),
         awaits_gil=awaits_gil,
         holder=_gil_holder(trail[-1]) if awaits_gil else None,
     )
+
+
+def _is_in_kernel(pulses: Sequence[Pulse]) -> bool:
+    return all(pulse.state == "D" for pulse in pulses)
 
 
 def _awaits_gil(pulses: Sequence[Pulse]) -> bool:

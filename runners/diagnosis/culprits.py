@@ -54,6 +54,11 @@ _REMEDIES = {
     "hang-gone": "restart the group; its log says why the rank ended",
     "hang-mismatch": "make every rank call the same collectives in the same order, with no rank left out",
 }
+_IN_KERNEL = "is in a call of the kernel that does not return (state D)"
+_KERNEL = (
+    "check the storage or the driver behind that line: `dmesg | tail`, `df` on its mounts; no signal ends the process "
+    "before the call returns"
+)
 _THAW = "thaw it: `docker unpause`, `systemctl thaw`, or the file cgroup.freeze of its cgroup"
 _HALTED = "continue {it} with `kill -CONT {pids}`, or thaw the cgroup of the container"
 _BUSY = "if it should not take so long, press w to see its stack (in a shell: `distui dump RUN stacks`)"
@@ -111,6 +116,8 @@ def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
         return _halted_workers(does, pulses[-1].halted_workers)
     if does.activity is Activity.WORKS or (does.activity is Activity.GPU_ALONE and age < GPU_S):
         culprit = _works(view, does, age, blocked)
+        if culprit is not None and does.is_suspect:
+            culprit = _with_death(culprit, pulses[-1])
         return None if culprit is None else replace(culprit, does=_steady(view, rank, culprit))
     return _stuck(does, age, held_by.of(view, rank))
 
@@ -201,7 +208,7 @@ def _at(does: Doing) -> str:
 
 def _placed(action: str, does: Doing) -> str:
     """Insert the rank's place after its action, before a clause about other processes."""
-    of_others = re.search(r" \(lock|, (?:and its|which|whose) |: no task", action)
+    of_others = re.search(r" \((?:lock|state)|, (?:and its|which|whose) |: no task", action)
     end = of_others.start() if of_others else len(action)
     return action[:end] + _at(does) + action[end:]
 
@@ -235,6 +242,11 @@ def _silent(does: Doing) -> Culprit:
     proof = "it uses CPU time" if is_busy else "it uses no CPU time, though it is runnable"
     if does.awaits_gil:
         proof = "its main thread asks for the GIL again and again"
+    if does.is_in_kernel:
+        verdict = _verdict(
+            "hang-c-call", does, _placed(_IN_KERNEL, does), f"its hook does not answer; {proof}"
+        )
+        return replace(verdict, remedy=_KERNEL)
     if does.holder is not None:
         does = does._replace(stack=does.holder.stack)
     severity = "warning" if is_busy else "error"
@@ -270,9 +282,19 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     # The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
     if held.does and kind is not Kind.LOADER:
         action = held.does
+    elif does.is_in_kernel:
+        action, held = _IN_KERNEL, held._replace(remedy=_KERNEL)
     severity = "warning" if does.is_hidden and not held.does else "error"
     verdict = _verdict(name, does, _placed(action, does), still, severity)
     return replace(verdict, remedy=held.remedy or verdict.remedy, more=held.proof, lock=held.lock)
+
+
+def _with_death(culprit: Culprit, pulse: Pulse) -> Culprit:
+    """Add the thread that died to a rank that repeats itself: it may wait for that thread."""
+    death = held_by.death(pulse)
+    if death is None or culprit.severity == "note":
+        return culprit
+    return replace(culprit, does=culprit.does + death.does, remedy=death.remedy, more=death.proof)
 
 
 def _external(does: Doing, age: float, held: HeldBy) -> Culprit | None:
@@ -331,7 +353,9 @@ def _within(does: Doing, blocked: Sequence[Pending]) -> str:
             called = "" if caller is None else f" (called at {_line(caller)})"
             return "" if site.name.startswith("<") else f" in {site.name}(){called}"
         caller = site
-    return _at(does) if does.helped else ""
+    if does.helped or caller is None:
+        return _at(does) if does.helped else ""
+    return f" in {caller.file.rpartition('/')[2]}"
 
 
 def _line(site: Site) -> str:

@@ -132,18 +132,16 @@ def _file_lock(view: View, pulse: Pulse) -> HeldBy:
 
 def _thread(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
     """Describe a wait inside the process. If a thread died, it is the one that would have ended the wait."""
-    dead = next((thread for thread in pulse.threads if thread.error), None)
-    is_asyncio = activity.wait_text(pulse.stack) == activity.EVENT_LOOP
-    if is_asyncio:
-        return HeldBy(activity.EVENT_LOOP, _TASK, proof)
+    does, died = activity.wait_text(pulse.stack), death(pulse)
+    if does == activity.EVENT_LOOP:
+        return HeldBy(does, _TASK, proof)
     if pulse.call != "futex" or not pulse.stack:
         return HeldBy(proof=proof)
     if pulse.lock is not None:
         return _lock(pulse.lock, proof)
-    does = activity.wait_text(pulse.stack)
-    if dead is None:
+    if died is None:
         return HeldBy(does, _THREAD if proof else "", proof)
-    return HeldBy(f"{does}, and its {_name(dead)} has died of {dead.error}", _DIED, proof)
+    return HeldBy(does + died.does, died.remedy, proof)
 
 
 def _child(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
@@ -170,6 +168,14 @@ def _lock(lock: LockWait, proof: tuple[str, ...]) -> HeldBy:
         does += f" while that waits for {lock.further}: a deadlock"
         return HeldBy(does, "let all threads take these two locks in the same order", proof)
     return HeldBy(does, f"check what the thread {lock.holder} waits for while it holds this lock", proof)
+
+
+def death(pulse: Pulse) -> HeldBy | None:
+    """Describe the thread that an exception has ended; None without one."""
+    dead = next((thread for thread in pulse.threads if thread.error), None)
+    if dead is None:
+        return None
+    return HeldBy(f", and its {_name(dead)} has died of {dead.error}", _DIED, (of_thread(dead),))
 
 
 def _worth_naming(pulse: Pulse) -> Iterable[RankThread]:

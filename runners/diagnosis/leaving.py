@@ -8,7 +8,7 @@ from ...presets.finding import Finding
 from ..run.formatting import agreeing, spans_text
 from ..run.model import RankPhase
 from ..run.pulse import Pulse
-from . import activity, held_by
+from . import activity, held_by, progress
 from .view import View
 from .waits import ended
 
@@ -66,7 +66,7 @@ def _held(pulses: Sequence[Pulse]) -> str:
     what = _exit_call(newest)
     if not what or newest.at - (newest.last_step or 0.0) < LEAVES_S:
         return ""
-    if activity.asleep_s(pulses) < activity.ASLEEP_S:
+    if activity.asleep_s(pulses) < activity.ASLEEP_S or progress.movement(pulses) is not None:
         return ""
     if newest.stack[-1].name == "_shutdown":
         for thread in newest.threads:

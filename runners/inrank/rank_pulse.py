@@ -79,6 +79,8 @@ class PulseSampler:
             for (thread, _), count in endless.items():
                 turns[thread] += count
             taken["threads"] = self._threads.sample(loops, turns)
+        else:
+            taken["threads"] = self._threads.dead()
         try:
             taken.update(self._collectives.sample(whole, sites))
         except UNREADABLE:

@@ -64,6 +64,10 @@ class Threads:
         error = shortened("%s: %s" % (ended.exc_type.__name__, ended.exc_value))
         self._died.append([name, frames[:MOST_FRAMES], error, 0])
 
+    def dead(self) -> list[list[Any]]:
+        """Return the threads that an exception ended."""
+        return list(self._died)
+
     def sample(self, loops: Mapping[int, int], turns: Mapping[int, int]) -> list[list[Any]]:
         """Return the fields of RankThread for each thread: frames innermost first, error "" if the thread is alive.
 

@@ -454,7 +454,7 @@ def test_what_shows_that_a_rank_works_is_what_was_seen_of_it() -> None:
     writes = series(0, module, share=0.9, bytes_s=1 << 20, enqueued=41)
     helped = series(0, module, others=0.9, enqueued=41)
     for pulses, text, proof in (
-        (writes, "rank 0 works; ", "it reads or writes"),
+        (writes, "rank 0 works in train.py; ", "it reads or writes"),
         (helped, "rank 0 works at train.py:91 <module>; ", "other threads of it use CPU time"),
     ):
         found = only(Made().wait([1, 2, 3], call(42, age=31)).add(pulses).hang())

@@ -238,6 +238,13 @@ def leaves(rank: int, *, last_step: float = NOW - 60, share: float = 0.0) -> tup
     return series(rank, SHUTDOWN, call="futex", threads=(UPLOADS,), last_step=last_step, share=share)
 
 
+def test_a_thread_that_sends_at_the_exit_is_at_work() -> None:
+    def sending(pulse: Pulse) -> Pulse:
+        return structs.replace(pulse, work=Work(0, 0, 0, 0, 0, 0.0, int(1e5 * (pulse.at - NOW + 99)), 0))
+
+    assert Made(ranks=2).add([sending(pulse) for pulse in leaves(1)]).end(0).hang() == []
+
+
 def test_a_rank_that_does_not_exit_is_named_with_the_thread_it_waits_for() -> None:
     made = Made(ranks=2).add(leaves(1)).end(0)
     found = only(made.hang())

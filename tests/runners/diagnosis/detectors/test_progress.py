@@ -191,6 +191,17 @@ def test_a_livelock_is_a_warning_within_a_minute() -> None:
     assert only(beside(growing(pulses, main_read=10**6), 61.0).hang()).severity == "note"
 
 
+def test_the_thread_that_died_is_named_beside_a_livelock() -> None:
+    died = (RankThread("prefetch", (SPIN,), "KeyError: 7"),)
+    pulses = [structs.replace(pulse, threads=died) for pulse in turning(["False"] * 8)]
+    found = only(beside(pulses, 46.0).hang())
+    assert (
+        "repeats the same code in hold() (called at train.py:50), and its thread prefetch has died of"
+        in found.text
+    )
+    assert found.remedy.startswith("let the thread pass its exception on")
+
+
 @pytest.mark.parametrize(
     "pulses",
     [
@@ -242,6 +253,17 @@ def test_a_frozen_rank_is_named_as_frozen() -> None:
     assert found.id == "hang-stopped"
     assert "rank 0 is frozen: the cgroup freezer has stopped it" in found.text
     assert "thaw" in found.remedy
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_rank_in_a_call_of_the_kernel_that_does_not_return_is_told_so(answers: bool) -> None:
+    pulses = series(0, LOAD, enqueued=41, state="D", hook=answers)
+    found = only(beside(pulses, 21.0).hang())
+    assert found.severity == "error"
+    assert found.text.startswith(
+        "rank 0 is in a call of the kernel that does not return at train.py:33 load (state D); ranks 1-3"
+    )
+    assert "dmesg" in found.remedy
 
 
 def test_a_stopped_worker_of_a_data_loader_is_named() -> None:
