@@ -263,6 +263,7 @@ LATE_IMPORTS = {
     },
     # The rules of diagnosis take a while to load.
     "runners/agent/node_agent.py": {"runners.diagnosis.detectors"},
+    "runners/agent/runner_process.py": {"presets.plan_json"},  # `distui logs` needs no plan
     "runners/agent/__main__.py": {"runners.agent.node_agent"},  # the runner starts first
     # `ls` and `status` read runs without presets, plans, launches and hubs.
     "runners/run/daemon.py": {"presets.plan_json"},

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ...presets.plan_json import revealed, unknown_words
 from ...presets.secrets import SECRET_WORDS
 from ..run import clock, environment, file_io, journal, rpc, run_directories
 from ..run.daemon_run import DaemonRun
@@ -177,6 +176,8 @@ def started_early(entry: Entry, plan: Plan) -> SpawnRunner:
 
 def _first_environment(entry: Entry, plan: Plan) -> dict[str, str] | None:
     """Return the environment of a new run's first runner, or None if a value of it is not known."""
+    from ...presets.plan_json import revealed, unknown_words  # `distui logs` needs no plan
+
     launch, words = environment.read(entry.path), os.environ.get(SECRET_WORDS, "")
     if launch is None or unknown_words(revealed(plan, {SECRET_WORDS: words})):
         return None
