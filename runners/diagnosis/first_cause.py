@@ -122,8 +122,8 @@ def judge(reading: Reading) -> Verdict:
 
 
 KILLED = "died-killed"
-BY_SIGNAL = (KILLED, f"died-{LOST_WORKER}")
-"""Reports of a process that a signal ended: what it printed before explains as much."""
+OF_OTHERS = (KILLED, f"died-{LOST_WORKER}", "died-server-start", "died-server-unreached", "died-server-error")
+"""Failures that another process caused: what it printed before explains as much."""
 OUT_OF_MEMORY = ("died-host-oom", "died-ray-oom", "kernel-oom", "k8s-oom-killed", "ray-memory")
 """Findings that explain a SIGKILL better than the report of a shell or launcher."""
 CANCELLED = ("slurm-cancelled", "slurm-step-cancelled", "ray-worker-died")
@@ -257,7 +257,7 @@ class _Case:
     def _specificity(self, finding: LogFinding) -> Specificity | None:
         """Return the specificity of a rule's or an exception's finding; None if it explains no failure."""
         if finding.role == "cause":
-            return Specificity.INFERRED if finding.id in BY_SIGNAL else Specificity.CAUSE
+            return Specificity.INFERRED if finding.id in OF_OTHERS else Specificity.CAUSE
         if not finding.stops:
             return None
         cancelled = finding.id in CANCELLED and _follows(finding, self.exceptions.exited)
