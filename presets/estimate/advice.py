@@ -142,6 +142,12 @@ class Advice:
     def first(self) -> Option | None:
         return next(iter(self.ranked), None)
 
+    def remedied(self, option: Option) -> Option | None:
+        """Return the row's strategy with its cheapest remedies, or None if it fits without, or not at all."""
+        if option.fits:
+            return None
+        return next((ranked for ranked in self.ranked if ranked.strategy is option.strategy), None)
+
     def also(self, option: Option) -> Option | None:
         """Return the row of the same strategy for weights in bf16, or None if it is the same estimate."""
         rows = self.with_bf16.rows if self.with_bf16 else []

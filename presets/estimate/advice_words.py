@@ -15,6 +15,12 @@ KINDS = "ddp, accelerate, trainer, deepspeed or megatron"
 
 def title_of(option: Option) -> str:
     """Return "ZeRO-3 (FSDP2) with recomputed layers and 4 passes per step"."""
+    remedies = remedies_of(option)
+    return f"{option.title} with {remedies}" if remedies else option.title
+
+
+def remedies_of(option: Option) -> str:
+    """Return "recomputed layers and 4 passes per step"; "" without remedies."""
     change, found = option.change, []
     if change.recompute:
         found.append("recomputed layers")
@@ -23,8 +29,7 @@ def title_of(option: Option) -> str:
     if change.fused:
         found.append("a fused optimizer")
     *most, last = found or [""]
-    with_them = f"{', '.join(most)} and {last}" if most else last
-    return f"{option.title} with {with_them}" if with_them else option.title
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def size_of(option: Option) -> str:

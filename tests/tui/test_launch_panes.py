@@ -203,6 +203,16 @@ async def test_the_guide_says_adopt_for_a_plain_script(here: Here) -> None:
         assert screen.form.option("adopt") == "true"
 
 
+async def test_another_answer_of_the_guide_takes_back_the_first(here: Here) -> None:
+    async with shown(here()) as it:
+        screen = await opened(it, "ctrl+g")
+        await it.press("2", "1", "1", "1", "2", "4", "3", "1", "enter")
+        assert screen.form.overrides
+        await it.press("ctrl+g", "1", "1", "1", "1", "4", "4", "1", "2", "enter")
+        form = screen.form
+        assert (form.preset, form.overrides, form.place, form.option("gpus")) == ("ddp", (), "", "")
+
+
 async def test_the_guide_can_be_left(here: Here) -> None:
     async with shown(here()) as it:
         screen = await opened(it, "ctrl+g")

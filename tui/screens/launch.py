@@ -96,6 +96,8 @@ class LaunchScreen(Screen[None]):
         self.loaded: Loaded | None = None
         """The preset in the form: with another kind of strategy, if the user chose one."""
         self._hardware = ""
+        self._guided_fields: frozenset[str] = frozenset()
+        """Fields that the guide filled in last."""
         self._shown: tuple[str, tuple[str, ...]] | None = None
 
     def compose(self) -> ComposeResult:
@@ -296,8 +298,12 @@ class LaunchScreen(Screen[None]):
         if advice is None or advice.first is None:
             return
         self.presets.go(advice.first.preset.name)
-        for name, value in guided(advice, advice.first).items():
+        values = guided(advice, advice.first)
+        for name in self._guided_fields - values.keys():
+            self.form_view.set(name, "")
+        for name, value in values.items():
             self.form_view.set(name, value)
+        self._guided_fields = frozenset(values)
         self.details.show("memory")
 
     def action_save(self) -> None:

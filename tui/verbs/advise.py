@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ...presets.estimate import advice_words as words
 from ...presets.estimate.advice import Advice, Option
+from ...presets.estimate.workload import GB
 from ...runners.launch.advice import Advised, MemoryQuestion, advised, document
 from ..rows import advice as rows
 from ..rows.glyphs import table
@@ -59,6 +60,9 @@ def _question(asked: Advised) -> list[str]:
 def _row(advice: Advice, option: Option) -> tuple[str, ...]:
     """Return a strategy's numbers, and its needs outside the GPUs."""
     *cells, state = rows.table_row(advice, option)
+    remedied = advice.remedied(option)
+    if remedied is not None:
+        state = f"fits in {remedied.estimate.total / GB:.1f} with {words.remedies_of(remedied)}"
     needs = words.beside(option.estimate, option.place)
     if needs and option.fits:
         state = f"fits with {needs}"
