@@ -45,6 +45,14 @@ class Reason(NamedTuple):
     """A sentence; "" if `text` is complete."""
 
 
+_HALTED = Reason(
+    "stopped",
+    "a signal or the cgroup freezer stops it again and again",
+    "find the process that sends SIGSTOP (a tool that limits CPU time, a batch system), or thaw its cgroup",
+    "in many samples its process was stopped (state T)",
+)
+
+
 class Outlier(NamedTuple):
     """A row of slow_reasons.toml."""
 
@@ -73,6 +81,7 @@ def reasons(view: View, rank: int) -> list[Reason]:
     if seen is None:
         return []
     return [
+        *_of_halts(view, rank),
         *_of_gpu(view, seen),
         *_of_process(view, seen),
         *_of_threads(view, rank),
@@ -96,6 +105,14 @@ def usual(pulses: Sequence[Pulse]) -> RankPosition | None:
 def witnesses(view: View) -> list[RankPosition | None]:
     """Return the usual places of some of the other ranks."""
     return [usual(pulses) for pulses in some_others(view)]
+
+
+def _of_halts(view: View, rank: int) -> Iterator[Reason]:
+    """Report a rank that is stopped and continued again and again."""
+    pulses = view.history.get(rank, ())
+    halted = [pulse for pulse in pulses if activity.is_halted(pulse)]
+    if len(pulses) >= PULSES and len(halted) >= OFTEN * len(pulses):
+        yield _HALTED
 
 
 def _of_gpu(view: View, rank: Rank) -> Iterator[Reason]:

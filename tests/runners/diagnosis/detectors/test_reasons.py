@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from each import for_each
+from msgspec.structs import replace
 
 from distui.runners.diagnosis.slow_reasons import Reason, reasons
 from distui.runners.diagnosis.view import View
@@ -53,6 +54,17 @@ def joined(
 
 def texts(found: list[Reason]) -> list[str]:
     return [one.text for one in found]
+
+
+@for_each(("halts", "named"), [(0, False), (1, False), (2, True), (8, True)])
+def test_a_rank_that_is_stopped_and_continued(halts: int, named: bool) -> None:
+    pulses = [
+        replace(pulse, state="T" if number < halts else "S") for number, pulse in enumerate(series(1, STEP))
+    ]
+    made = Made().add(series(0, STEP), pulses)
+    found = [reason.kind for reason in reasons(made.view, 1)]
+    assert ("stopped" in found) == named
+    assert "stopped" not in [reason.kind for reason in reasons(made.view, 0)]
 
 
 def test_nothing_known_is_no_reason() -> None:
