@@ -426,7 +426,6 @@ def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> tuple[
     of_layer += max(0.0, form.gradients * share * layer - freed)
     others = 0.0
     if layout.kept == 1:
-        of_layer += number * layer
         others += 0.0 if layout.weights_at != "none" else form.weights * mine / layout.data
     else:
         of_layer += number * min(2 * layer, mine)
