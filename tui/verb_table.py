@@ -779,7 +779,6 @@ _PRESETS = {
         examples={
             "advise --params 7B --gpus 8xA100-80GB": "which strategies fit, and the simplest",
             "advise --params 70B --gpus 8xH100 --nodes 4 --kind trainer": "several nodes, for the HF Trainer",
-            "advise --params 7B --gpus 1xT4 --qlora 16": "adapters on a model in 4 bits",
             "advise --script model.py:GPT --gpus 8xA100-80GB --json": "with the parameters of your class",
         },
         exits=Exits((FAILED,), "no strategy fits"),

@@ -10,7 +10,7 @@ import pytest
 from each import for_each
 from msgspec import structs
 
-from distui.presets.estimate.survey import data_parallel, offloaded
+from distui.presets.estimate.strategies import strategies
 from distui.presets.finding import Finding
 from distui.runners.diagnosis import memory_growth, memory_remedies, out_of_memory
 from distui.runners.diagnosis.memory_curve import POINTS_KEPT, MemoryCurve, MemoryPoint
@@ -164,9 +164,9 @@ def test_the_next_step_of_the_ladder(preset: str, kind: str, following: str | No
 
 
 def test_the_ladder_is_that_of_advice() -> None:
-    assert list(memory_remedies.LADDER) == [*(one.words for one in data_parallel()), "fsdp2-offload"]
-    staged = [way.words for way in offloaded() if way.key.startswith("ds-")]
-    assert list(memory_remedies.DEEPSPEED[3:]) == staged
+    plain = [row.preset for row in strategies("parallelize") if row.needs != "edit" and not row.sizes]
+    assert list(memory_remedies.LADDER) == plain
+    assert list(memory_remedies.DEEPSPEED) == [row.preset for row in strategies("deepspeed")]
 
 
 def test_a_script_that_obeys_nothing_is_not_sent_to_another_preset() -> None:
