@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from ..finding import Finding, Severity
 from ..spelling import nearest
+from .batch_options import check_options
 from .launcher_calls import LauncherCall, ShellText
 from .lint_rules import case, issue
-from .shell import Word, names_in
+from .shell import Word, names_in, unclosed
 from .slurm import Batch, Directive, launch_words, read_batch
 from .surroundings import Surroundings
 
@@ -26,6 +27,8 @@ MEETING = frozenset(
     }
 )
 """Options that a job cannot do without."""
+MOST_LINES = 300
+"""Longest script whose end is checked, in lines."""
 TEXTS = frozenset({"output", "error", "job-name", "chdir", "mail-user", "comment", "account", "input"})
 """Options whose value is a free text."""
 _APART = re.compile(r"^#[ \t]+SBATCH[ \t]+(-\S+)", re.MULTILINE)
@@ -48,6 +51,11 @@ def check_lines(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     for call in script.launches:
         yield from _foreign(call, around)
         yield from _behind(call, around)
+        yield from _script_word(call, around)
+        yield from _exclusive(call, around)
+    yield from _unexported(script, around)
+    yield from _too_late(script, around)
+    yield from _unclosed(script, around)
 
 
 def _directives(text: str, around: Surroundings) -> Iterator[Finding]:
@@ -63,43 +71,7 @@ def _directives(text: str, around: Surroundings) -> Iterator[Finding]:
     if "\r\n" in text:
         yield case("L67", "dos", around.at(1), {"file": around.file or "FILE"})
     yield from _each(batch, around)
-    yield from _tasks(batch, around)
-    yield from _logs(batch, text, around)
-
-
-def _tasks(batch: Batch, around: Surroundings) -> Iterator[Finding]:
-    """Report numbers of tasks that contradict each other."""
-    slurm = batch.slurm
-    tasks, each = slurm.number("ntasks"), slurm.number("ntasks-per-node")
-    if not tasks or not each:
-        return
-    nodes = slurm.number("nodes")
-    if tasks < each or (nodes and tasks != nodes * each):
-        place = "one node" if tasks <= each else f"{nodes} nodes"
-        facts = {"tasks": tasks, "each": each, "nodes": place}
-        name = "tasks" if tasks < each else "total"
-        facts["total"] = each * (nodes or 1)
-        value = f"--ntasks={tasks} --ntasks-per-node={each}"
-        where = around.at(slurm.options["ntasks"].line)
-        yield case("L74", name, where, facts, value=value, severity="error" if tasks < each else "warning")
-
-
-def _logs(batch: Batch, text: str, around: Surroundings) -> Iterator[Finding]:
-    """Report a log in a directory that cannot exist yet when Slurm opens it."""
-    for option in ("output", "error"):
-        word = batch.slurm.options.get(option)
-        folder = word.text.rpartition("/")[0] if word else ""
-        if word is None or not folder:
-            continue
-        made = re.search(rf"\bmkdir\b[^\n]*{re.escape(folder.removeprefix('./'))}(?![\w-])", text)
-        if "%" in folder or made:
-            facts = {"folder": folder, "option": f"--{option}"}
-            severity: Severity = "error" if "%" in folder else "note"
-            name = "log" if "%" in folder else "made"
-            yield case(
-                "L67", name, around.at(word.line), facts, value=f"--{option} {word.text}", severity=severity
-            )
-            return
+    yield from check_options(batch, text, around)
 
 
 def _each(batch: Batch, around: Surroundings) -> Iterator[Finding]:
@@ -202,6 +174,110 @@ def _foreign(call: LauncherCall, around: Surroundings) -> Iterator[Finding]:
             near = near and f"--{near}"
             remedy = "Write it after the script, if it is the script's."
             yield issue("L3", around.at(word.line), text, value=name, near=near, remedy=remedy)
+
+
+EXCLUSIVE = {
+    "accelerate": (("cpu", "multi_gpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm"),),
+    "deepspeed": (
+        ("include", "num_gpus"),
+        ("include", "num_nodes"),
+        ("exclude", "num_gpus"),
+        ("exclude", "num_nodes"),
+    ),
+}
+"""Launcher → groups of options, of which it takes one."""
+
+
+def _exclusive(call: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+    """Report options that exclude each other."""
+    end = next((at for at, word in enumerate(call.words) if word.text.endswith(".py")), len(call.words))
+    given = {
+        word.text.partition("=")[0].lstrip("-"): word.line
+        for word in call.words[:end]
+        if word.text[:2] == "--"
+    }
+    for group in EXCLUSIVE.get(call.program, ()):
+        both = [name for name in group if name in given]
+        if len(both) > 1:
+            facts = {"program": call.program, "options": " and ".join(f"--{name}" for name in both)}
+            yield case("L75", "both", around.at(given[both[0]]), facts, value=f"--{both[0]} --{both[1]}")
+            return
+
+
+def _script_word(call: LauncherCall, around: Surroundings) -> Iterator[Finding]:
+    """Report `torchrun python train.py`, and `-m train.py`."""
+    words = [word.text for word in call.words]
+    if "--no_python" in words or "--no-python" in words:
+        return
+    for before, word in itertools.pairwise((Word("", 0), *call.words)):
+        if word.text.endswith(".py"):
+            if before.text in ("-m", "--module"):
+                name = word.text.removesuffix(".py").replace("/", ".")
+                yield case(
+                    "L75",
+                    "module",
+                    around.at(word.line),
+                    {"word": word.text, "name": name},
+                    value=word.text,
+                )
+            return
+        is_value = before.text.startswith("--") and "=" not in before.text
+        if re.fullmatch(r"python[\d.]*", word.text) and not is_value:
+            facts = {"program": call.program, "word": word.text}
+            yield case("L75", "python", around.at(word.line), facts, value=word.text)
+            return
+
+
+INHERITED = re.compile(r"NCCL_\w+|GLOO_\w+|TORCH_\w+|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS")
+"""Variables that only the started program reads."""
+OF_RANKS = re.compile(r"MASTER_(ADDR|PORT)|WORLD_SIZE|RANK|LOCAL_RANK")
+"""Variables that a program reads without a launcher."""
+
+
+def _unexported(script: ShellText, around: Surroundings) -> Iterator[Finding]:
+    """Report variables for the ranks that are assigned, and neither exported nor used."""
+    if not script.started or re.search(r"\bset -(a|o allexport)|declare -x", script.text):
+        return
+    last = max(call.line for call in script.started)
+    for setting in script.settings:
+        mentions = len(re.findall(rf"\b{setting.name}\b", script.text))
+        if setting.exported or mentions > 1 or setting.line > last or setting.name in around.env:
+            continue
+        is_of_ranks = OF_RANKS.fullmatch(setting.name) is not None and not script.launches
+        if is_of_ranks or INHERITED.fullmatch(setting.name):
+            where = around.at(setting.line)
+            yield case("L61", "unexported", where, {"name": setting.name}, value=setting.name)
+
+
+TOO_LATE = re.compile(r"NCCL_\w+|GLOO_\w+|MASTER_(ADDR|PORT)|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS")
+"""Variables that a launch needs when it starts."""
+
+
+def _too_late(script: ShellText, around: Surroundings) -> Iterator[Finding]:
+    """Report variables that are set only after the last launch in the foreground."""
+    starts = [call for call in script.started if not call.command.background and not call.command.branch]
+    if not starts or any(call.command.branch for call in script.started):
+        return
+    last = starts[-1].line
+    given = set(around.env) - {setting.name for setting in script.settings}
+    earlier = given | {setting.name for setting in script.settings if setting.line <= last}
+    for setting in script.settings:
+        if setting.line > last and setting.name not in earlier and TOO_LATE.fullmatch(setting.name):
+            facts = {"name": setting.name, "line": last, "program": starts[-1].program}
+            yield case("L69", "late", around.at(setting.line), facts, value=setting.name)
+            return
+
+
+def _unclosed(script: ShellText, around: Surroundings) -> Iterator[Finding]:
+    """Report an if, a loop or a case without its end."""
+    is_simple = "`" not in script.text and script.text.count("\n") < MOST_LINES
+    branch = unclosed(script.text, around.first_line) if is_simple else None
+    if branch is not None:
+        facts = {"word": branch.keyword, "end": ENDS.get(branch.keyword, "done")}
+        yield case("L68", "unclosed", around.at(branch.line), facts, value=branch.keyword)
+
+
+ENDS = {"if": "fi", "elif": "fi", "else": "fi", "case": "esac"}
 
 
 def _is_unknown(program: str, option: str) -> bool:

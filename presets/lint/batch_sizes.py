@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..finding import Finding
+from ..finding import Finding, Severity
 from ..launchers.deepspeed import BATCH
 from ..text_formats import MarkupNode, Unreadable, decoded, place_of, read_json, whole
 from .deepspeed_file import check_product, is_deepspeed
@@ -50,6 +50,8 @@ def check_batches(launch: Launch) -> Iterator[Finding]:
     yield from _forms(launch, given, ranks)
     yield from _verl(launch, given)
     yield from _lightning(launch, given)
+    yield from _cluster(launch, given)
+    yield from _hostfile(launch)
     for word in config_paths(launch.call):
         yield from _deepspeed(launch, word, given, ranks)
 
@@ -148,6 +150,53 @@ def _verl(launch: Launch, given: Mapping[str, Word]) -> Iterator[Finding]:
             f"train_batch_size {total} × rollout.n {copies} is not a multiple of the {gpus * nodes} GPUs."
         )
         yield issue("L17", where, text, value=value, remedy=f"Write a multiple of {gpus * nodes}.")
+
+
+EACH = ("trainer.n_gpus_per_node", "cluster.gpus_per_node", "n_gpus_per_node", "gpus_per_node")
+NODES = ("trainer.nnodes", "cluster.num_nodes")
+"""Options of programs that start ranks with Ray: GPUs per node, and nodes."""
+
+
+def _cluster(launch: Launch, given: Mapping[str, Word]) -> Iterator[Finding]:
+    """Compare the GPUs and nodes in a program's options with those of the job."""
+    nodes = launch.around.batch.nodes if launch.around.batch else launch.around.nnodes
+    for names, there, what in ((EACH, launch.around.gpus, "GPUs on a node"), (NODES, nodes, "nodes")):
+        name = next((name for name in names if name in given), "")
+        number = _number(given, name) if name else None
+        if number and there and number != there and launch.call.program == "python":
+            text = f"{name} is {number}, and the job has {there} {what}."
+            severity: Severity = "error" if number > there else "warning"
+            where = launch.around.at(given[name].line)
+            yield issue("L35", where, text, value=f"{name}={number}", severity=severity)
+    size = next((_number(given, name) for name in TENSOR if name in given), None)
+    total = (launch.around.gpus or 0) * (nodes or 0)
+    if size and total and size > total:
+        text = f"Tensor parallelism of {size} needs {size} GPUs, and the job has {total}."
+        yield issue("L54", launch.where, text, value=str(size), remedy=f"Write {total} or less.")
+
+
+TENSOR = ("tensor_parallel_size", "tensor_model_parallel_size", "tp_size", "tensor_parallel")
+
+
+def _hostfile(launch: Launch) -> Iterator[Finding]:
+    """Compare deepspeed's options with its hostfile."""
+    word = launch.flags.get("hostfile") or launch.flags.get("H") if launch.is_deepspeed else None
+    data = launch.around.read(word.text) if word and word.literal and launch.around.read else None
+    if word is None or data is None:
+        return
+    slots = [
+        int(number) for number in re.findall(rb"^[^#\s]\S*\s+slots\s*=\s*(\d{1,6})", data, re.MULTILINE)
+    ]
+    asked = {
+        name: whole(launch.flags[name].text) for name in ("num_nodes", "num_gpus") if name in launch.flags
+    }
+    nodes, gpus = asked.get("num_nodes"), asked.get("num_gpus")
+    if nodes and slots and nodes > len(slots):
+        text = f"--num_nodes is {nodes}, and {word.text} has {len(slots)} hosts with slots."
+        yield issue("L35", launch.where, text, value=f"--num_nodes {nodes}")
+    if gpus and slots and gpus > min(slots):
+        text = f"--num_gpus is {gpus}, and {word.text} has a host with {min(slots)} slots."
+        yield issue("L35", launch.where, text, value=f"--num_gpus {gpus}")
 
 
 def _lightning(launch: Launch, given: Mapping[str, Word]) -> Iterator[Finding]:

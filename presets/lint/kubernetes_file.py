@@ -156,6 +156,7 @@ def _pod(manifest: Manifest, pods: Pods) -> Iterator[Finding]:
     containers = pods.spec.get("containers")
     for container in containers.items if containers else []:
         yield from _resources(manifest, container)
+        yield from _more_than_limits(manifest, container)
         yield from _mounts(manifest, pods, container)
         env = {name: value for name, (value, _) in _environment(container).items()}
         yield from _env(manifest, container)
@@ -233,6 +234,40 @@ def _resources(manifest: Manifest, container: MarkupNode) -> Iterator[Finding]:
         elif limit.shown != amount.shown:
             facts = {"name": name, "requests": amount.shown, "limits": limit.shown}
             yield case("L72", "gpus", where, facts, value=f"{name}: {amount.shown}")
+
+
+UNITS = {
+    "": 1,
+    "m": 0.001,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+}
+
+
+def _quantity(text: str) -> float | None:
+    """Return the value of `64Gi` or `500m`, or None."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(m|k|[MGT]|[KMGT]i)?", text)
+    return float(match[1]) * UNITS[match[2] or ""] if match else None
+
+
+def _more_than_limits(manifest: Manifest, container: MarkupNode) -> Iterator[Finding]:
+    """Report requests of CPUs or memory above their limits."""
+    for name in ("cpu", "memory"):
+        asked, most = (container.get("resources", key, name) for key in ("requests", "limits"))
+        if asked is None or most is None:
+            continue
+        values = _quantity(asked.shown), _quantity(most.shown)
+        if values[0] and values[1] and values[0] > values[1]:
+            facts = {"name": name, "requests": asked.shown, "limits": most.shown}
+            yield case(
+                "L72", "more", place(manifest.file, asked, name), facts, value=f"{name}: {asked.shown}"
+            )
 
 
 def _mounts(manifest: Manifest, pods: Pods, container: MarkupNode) -> Iterator[Finding]:
@@ -452,6 +487,8 @@ def _job_counts(manifest: Manifest, spec: MarkupNode) -> Iterator[Finding]:
         yield case(
             "L72", "pods", where, {"one": parallel or 1, "two": all_}, value=f"parallelism: {parallel or 1}"
         )
+    if all_ and parallel and all_ < parallel:
+        yield case("L72", "fewer", where, {"one": parallel, "two": all_}, value=f"completions: {all_}")
     policy = spec.get("template", "spec", "restartPolicy")
     if policy is not None and policy.shown not in ("Never", "OnFailure"):
         shown = f"restartPolicy: {policy.shown}"
@@ -569,9 +606,28 @@ def _ray(manifest: Manifest) -> Iterator[Finding]:
         around = Surroundings(file=manifest.file, in_image=True)
         yield from launches.check_text(entry.value, around, entry.text_line or entry.line)
     cluster = spec.get("rayClusterSpec") or spec
+    yield from _ray_workers(manifest, entry)
     yield from _ray_version(manifest, cluster)
     for group in _items(cluster, "workerGroupSpecs"):
         yield from _ray_group(manifest, group)
+
+
+def _ray_workers(manifest: Manifest, entry: MarkupNode | None) -> Iterator[Finding]:
+    """Report more workers in the entrypoint than the cluster has GPUs."""
+    match = (
+        re.search(r"--(?:num[-_]workers|num[-_]gpus)[ =](\d+)", entry.value)
+        if entry and isinstance(entry.value, str)
+        else None
+    )
+    counts = [
+        (pods.count, [_gpus(one) or 0 for one in _items(pods.spec, "containers")][:1])
+        for pods in manifest.pods
+    ]
+    total = sum((count or 0) * sum(gpus) for count, gpus in counts)
+    if match and entry and total and None not in [count for count, _ in counts] and int(match[1]) > total:
+        facts = {"one": match[1], "two": total}
+        where = place(manifest.file, entry, "entrypoint")
+        yield case("L72", "workers", where, facts, value=match[0], severity="warning")
 
 
 def _ray_version(manifest: Manifest, cluster: MarkupNode) -> Iterator[Finding]:

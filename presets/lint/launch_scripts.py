@@ -12,6 +12,7 @@ from ..text_formats import Unreadable, whole
 from . import script
 from .launch_sites import Launch
 from .lint_rules import case, issue
+from .script_arguments import check_arguments
 from .shell import Word
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -51,8 +52,9 @@ def check_script(launch: Launch) -> Iterator[Finding]:
     """Check the script of a launch, if it can be read."""
     started = _read(launch)
     if started is not None:
-        for rule in (_unset_variables, _one_gpu_each, _idle_gpus, _lightning):
+        for rule in (_unset_variables, _one_gpu_each, _idle_gpus, _lightning, _local_rank, _addresses):
             yield from rule(started)
+        yield from check_arguments(launch, started.path, started.seen)
         yield from _own_findings(started)
     elif launch.call.program == "python":
         yield from _fewer_tasks(launch)
@@ -101,11 +103,18 @@ def _unset_variables(started: Started) -> Iterator[Finding]:
         }
     ):
         needed |= {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-    given = {setting.name for setting in (*launch.script.settings, *launch.call.inner)}
+    settings = (*launch.script.settings, *launch.call.inner)
+    given = {setting.name for setting in settings if setting.exported or "set -a" in launch.script.text}
+    unexported = {setting.name for setting in settings} - given
     given |= set(launch.around.env) | {write.name for write in seen.writes}
     given |= {word.text.partition("=")[0] for word in launch.call.before}
     missing = [name for name in RANK_VARIABLES if name in needed - given]
-    if missing and not _exports_names(launch):
+    lost = [name for name in missing if name in unexported]
+    if lost:
+        setting = next(setting for setting in settings if setting.name == lost[0])
+        where = launch.around.at(setting.line)
+        yield case("L61", "unexported", where, {"name": lost[0]}, value=lost[0])
+    elif missing and not _exports_names(launch):
         by_srun = launch.site.step is not None
         facts = {"names": ", ".join(missing), "program": "srun python" if by_srun else "python"}
         name = "step" if by_srun else "plain"
@@ -188,12 +197,47 @@ def _lightning(started: Started) -> Iterator[Finding]:
             yield issue("L35", launch.where, text, value=f"{name}={number}")
 
 
+def _local_rank(started: Started) -> Iterator[Finding]:
+    """Report a script that takes its local rank from an option that torchrun does not give."""
+    launch, source = started.launch, started.source
+    if launch.call.program != "torchrun" or launch.call.legacy or b"LOCAL_RANK" in source:
+        return
+    option = next((one for one in started.seen.script.options if one.dest == "local_rank"), None)
+    used = re.search(
+        rb"(set_device|cuda:?|device_ids)[^\n]*args\.local_rank|args\.local_rank[^\n]*cuda", source
+    )
+    is_given = any(
+        word.text.lstrip("-").replace("-", "_").startswith("local_rank") for word in launch.call.words
+    )
+    if option is not None and used and not is_given:
+        line = source.count(b"\n", 0, used.start()) + 1
+        facts = {"place": f"{started.path.text}:{line}", "option": option.name}
+        yield case("L69", "local_rank", launch.where, facts, value=option.name)
+
+
+LOCAL_METHOD = re.compile(rb"tcp://(localhost|127\.0\.0\.1)")
+
+
+def _addresses(started: Started) -> Iterator[Finding]:
+    """Report a script on several nodes whose ranks meet on their own node."""
+    launch = started.launch
+    nodes = launch.told_nodes() if launch.call.is_launcher else launch.site.nodes
+    text = LOCAL_METHOD.search(started.source)
+    if text is not None and (nodes or 1) > 1:
+        where = f"{started.path.text}:{started.source.count(bytes([10]), 0, text.start()) + 1}"
+        address = text[0].decode()
+        sentence = f"On each node {address} means that node itself."
+        yield issue("L38", where, sentence, value=address)
+
+
 def _own_findings(started: Started) -> Iterator[Finding]:
     """Yield the findings about the script that depend on the launch: errors, and those of several nodes."""
     launch = started.launch
-    if not launch.call.is_launcher:
+    nodes = launch.told_nodes() if launch.call.is_launcher else launch.site.nodes
+    ranks = launch.told_ranks() if launch.call.is_launcher else launch.site.per_node
+    if not launch.call.is_launcher and launch.site.step is None:
         return
-    facts = script.ScriptFacts(nproc=launch.told_ranks() or None, nnodes=launch.told_nodes())
+    facts = script.ScriptFacts(nproc=ranks or None, nnodes=nodes)
     for finding in script.check(started.source, started.path.text, facts):
         is_sure = finding.severity == "error" or (finding.id == "L50" and finding.severity == "warning")
         if finding.id in ("L23", "L24", "L50") and is_sure:

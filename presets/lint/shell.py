@@ -113,6 +113,7 @@ class Branch:
     """The condition, or the words of the loop."""
     is_open: bool = True
     """True while the header is read."""
+    line: int = 0
 
     @property
     def is_loop(self) -> bool:
@@ -148,6 +149,15 @@ def read_commands(text: str, first_line: int = 1) -> Sequence[Command]:
     if len(text) > MOST_TEXT:
         return []
     return _CommandReader().read(_Scanner(text.replace("\r\n", "\n"), first_line).tokens())
+
+
+def unclosed(text: str, first_line: int = 1) -> Branch | None:
+    """Return the innermost if, loop or case that a script does not end, or None."""
+    if len(text) > MOST_TEXT:
+        return None
+    reader = _CommandReader()
+    reader.read(_Scanner(text.replace("\r\n", "\n"), first_line).tokens())
+    return reader.open_branch
 
 
 class _Scanner:
@@ -284,6 +294,11 @@ class _CommandReader:
         self._here: HereDocument | None = None
         """The last here-document of the current command."""
 
+    @property
+    def open_branch(self) -> Branch | None:
+        """Return the innermost open branch."""
+        return self._branch[-1] if self._branch else None
+
     def read(self, tokens: Iterable[Word | HereDocument | str]) -> list[Command]:
         words: list[Word] = []
         for token in tokens:
@@ -324,7 +339,7 @@ class _CommandReader:
                 self._background.append((self._list_start, len(self._done)))
             self._list_start = len(self._done)
             if operator == ";;" and self._branch and self._branch[-1].keyword == "case":
-                self._branch[-1] = Branch("case", self._branch[-1].header, False)
+                self._branch[-1] = Branch("case", self._branch[-1].header, False, self._branch[-1].line)
                 self._is_pattern = True
 
     def _leave_group(self) -> None:
@@ -338,7 +353,7 @@ class _CommandReader:
         while begin < len(words) and words[begin].text in _KEYWORDS:
             keyword = words[begin].text
             begin += 1
-            self._keyword(keyword)
+            self._keyword(keyword, words[begin - 1].line)
             if keyword in ("for", "case", "select"):
                 self._branch[-1].header = " ".join(word.text for word in words[begin:])
                 self._is_pattern = keyword == "case"
@@ -351,21 +366,21 @@ class _CommandReader:
                 branch, condition = self._branch[-1], " ".join(word.text for word in kept)
                 branch.header = f"{branch.header} {condition}"[:MOST_HEADER].strip()
 
-    def _keyword(self, word: str) -> None:
+    def _keyword(self, word: str, line: int) -> None:
         """Enter a branch or group, change to its next branch, or leave it."""
         if word == "{":
             self._groups.append(self._list_start)
         elif word == "}":
             self._leave_group()
         elif word in _OPENING:
-            self._branch.append(Branch(word))
+            self._branch.append(Branch(word, line=line))
         elif self._branch:
-            self._change_branch(word)
+            self._change_branch(word, line)
 
-    def _change_branch(self, word: str) -> None:
+    def _change_branch(self, word: str, line: int) -> None:
         """End the current branch or its header."""
         if word in _NEXT_BRANCH:
-            self._branch[-1] = Branch(word, is_open=word == "elif")
+            self._branch[-1] = Branch(word, is_open=word == "elif", line=line)
         elif word in _CLOSING:
             self._is_pattern = False
             self._branch.pop()

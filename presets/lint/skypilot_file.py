@@ -52,6 +52,7 @@ def check_skypilot(task: MarkupNode, beside: Surroundings) -> list[Finding]:
             *_not_brought(task, around),
             *_setup_names(task.get("setup"), file),
             *_separate(task, around),
+            *_of_setup(task, around),
             *old_torch(task.get("setup"), file),
         ]
     )
@@ -103,6 +104,37 @@ TOGETHER = re.compile(
     r"SKYPILOT_|MASTER_|RANK|torchrun|accelerate|deepspeed|ray |mpirun|horovod|torch\.distributed|nnodes|num_nodes"
 )
 """Signs in `run:` that the nodes work together."""
+
+
+ACTIVATES = re.compile(
+    r"\b(conda|mamba|micromamba) activate (?!base\b)(\S+)|\bsource (\S+/bin/activate)|^\s*\. (\S+/bin/activate)",
+    re.M,
+)
+
+
+def _of_setup(task: MarkupNode, around: Surroundings) -> Iterator[Finding]:
+    """Report what run: needs, and only the shell of setup: has: an environment, and variables."""
+    setup, run = task.get("setup"), task.get("run")
+    if setup is None or run is None or not (isinstance(setup.value, str) and isinstance(run.value, str)):
+        return
+    active = ACTIVATES.search(setup.value)
+    starts = read_script(run.value, run.text_line or run.line)
+    own = re.search(
+        r"activate|conda run|uv run|poetry run|/bin/(python|torchrun)|bashrc|docker|PATH=", run.value
+    )
+    if active is not None and own is None and starts.started:
+        name = active[2] or active[3] or active[4]
+        where = around.at(starts.started[0].line)
+        yield issue_case("L69", "activate", where, {"name": name}, value=name, severity="warning")
+    set_there = {one.name for one in read_script(setup.value).settings if one.exported}
+    known = {one.name for one in starts.settings} | set(around.env)
+    for call in starts.started:
+        for word in call.words:
+            for name in shell.names_in(word.text):
+                if name in set_there - known:
+                    where = around.at(word.line)
+                    yield issue_case("L69", "apart", where, {"name": name}, value=f"${name}")
+                    return
 
 
 SETS_RANK = re.compile(r"\b(RANK|WORLD_SIZE|NODE_RANK)\b|--(node[_-])?rank|--world[_-]size")

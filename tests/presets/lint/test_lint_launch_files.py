@@ -39,6 +39,11 @@ FILES = {
     "auto.json": '{"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}}',
     "acc.yaml": ONE_MACHINE,
     "rank.py": "",
+    "old.py": "import argparse, torch\np = argparse.ArgumentParser()\np.add_argument('--local_rank', type=int)\n"
+    "args = p.parse_args()\ntorch.cuda.set_device(args.local_rank)\n",
+    "args.py": "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\n"
+    "p.add_argument('--lr')\nargs = p.parse_args()\n",
+    "hosts": "a slots=8\nb slots=8\n",
     "env.py": "import os\nrank = int(os.environ['RANK'])\n",
     "device.py": "import os, torch\ntorch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))\n",
     "pl.py": "from lightning import Trainer\nTrainer(devices=4, num_nodes=2)\n",
@@ -297,6 +302,62 @@ SLURM: list[tuple[str, str, str]] = [
         batch("srun python device.py", "--ntasks-per-node=4"),
     ),
     ("L35", batch("srun python pl.py"), batch("srun python pl.py", "--ntasks-per-node=4")),
+    (
+        "L69",
+        "torchrun --standalone --nproc_per_node 2 old.py",
+        "torchrun --standalone --nproc_per_node 2 device.py",
+    ),
+    (
+        "L61",
+        batch("MASTER_ADDR=$(hostname)\nsrun python t.py"),
+        batch("export MASTER_ADDR=$(hostname)\nsrun python t.py"),
+    ),
+    ("L61", "NCCL_DEBUG=INFO\ntorchrun t.py", "NCCL_DEBUG=INFO torchrun t.py"),
+    ("L69", "torchrun t.py\nexport NCCL_DEBUG=INFO", "export NCCL_DEBUG=INFO\ntorchrun t.py"),
+    # the arguments of the script
+    ("L76", "torchrun args.py --data d --learning_rate 1", "torchrun args.py --data d --lr 1"),
+    ("L76", "torchrun args.py --lr 1", "torchrun args.py --data=d"),
+    ("L76", "deepspeed args.py --data d", "deepspeed --no_local_rank args.py --data d"),
+    (
+        "L76",
+        "python -m torch.distributed.launch old.py",
+        "python -m torch.distributed.launch --use_env old.py",
+    ),
+    # words of the launcher
+    (
+        "L75",
+        "torchrun --nproc_per_node 2 python t.py",
+        "torchrun --nproc_per_node 2 --no-python python t.py",
+    ),
+    ("L75", "torchrun --standalone -m train.py", "torchrun --standalone -m train"),
+    ("L75", "accelerate launch --multi_gpu --use_fsdp t.py", "accelerate launch --use_fsdp t.py"),
+    ("L75", "deepspeed --include localhost:1 --num_gpus 2 t.py", "deepspeed --include localhost:1 t.py"),
+    (
+        "L35",
+        "deepspeed --hostfile hosts --num_nodes 4 t.py",
+        "deepspeed --hostfile hosts --num_nodes 2 t.py",
+    ),
+    ("L68", "if x; then\n  torchrun t.py\n", "if x; then\n  torchrun t.py\nfi"),
+    # values of #SBATCH options
+    ("L67", batch("srun python t.py", "--mem=64"), batch("srun python t.py", "--mem=64G")),
+    (
+        "L67",
+        batch("srun python t.py", "--mem=8G", "--mem-per-cpu=1G"),
+        batch("srun python t.py", "--mem=8G"),
+    ),
+    ("L67", batch("srun python t.py", "--time=24"), batch("srun python t.py", "--time=24:00:00")),
+    (
+        "L67",
+        batch("srun python t.py", "--time=1:0:0", "--time=2:0:0"),
+        batch("srun python t.py", "--time=2:0:0"),
+    ),
+    ("L74", batch("srun python t.py", "--gres=gpu:2"), batch("srun python t.py", "--gres=gpu:4")),
+    # programs that start ranks with Ray
+    (
+        "L35",
+        batch("srun -N1 -n1 python -m verl.trainer.main_ppo trainer.n_gpus_per_node=8"),
+        batch("srun -N1 -n1 python -m verl.trainer.main_ppo trainer.n_gpus_per_node=4 trainer.nnodes=2"),
+    ),
     # the log
     (
         "L67",
@@ -585,6 +646,9 @@ EDITS: list[tuple[str, str, str, str]] = [
     ("L35", PYTORCH, "torchrun, --nproc", "torchrun, --nnodes=2, --nproc"),
     ("L69", TASK, "$SKYPILOT_NODE_RANK", "$SKYPILOT_RANK"),
     ("L74", TASK, "torchrun --nnodes=$SKYPILOT_NUM_NODES --nproc-per-node=8", "RANK=$R python rank.py"),
+    ("L69", TASK, "run: |\n", "setup: conda activate gpt\nrun: |\n"),
+    ("L72", PYTORCH, "limits: {nvidia.com/gpu: 8}", "requests: {memory: 2Gi}, limits: {memory: 1Gi, nvidia.com/gpu: 8}"),
+    ("L72", RAY, "python train.py", "python train.py --num-workers 64"),
     ("L31", RAY, "  entrypoint:", "  ttlSecondsAfterFinished: 60\n  entrypoint:"),
     ("L31", PYTORCH, "  nprocPerNode:", "  cleanPodPolicy: None\n  nprocPerNode:"),
     ("L31", TRAIN, "    numNodes: 2\n", "    nodes: 2\n    numNode: 2\n"),

@@ -274,7 +274,7 @@ def test_lists_in_the_background(text: str, expected: str) -> None:
 def test_what_took_the_square_of_a_text_is_read(text: str) -> None:
     """Some took minutes, or gigabytes: a limit of the suite would end them."""
     assert len(text) <= MOST_TEXT
-    assert all(one.id == "L3" for one in lint_text(text))
+    assert {one.id for one in lint_text(text)} <= {"L3", "L68"}
 
 
 def test_a_text_that_nobody_has_written_is_named_and_not_read() -> None:
