@@ -29,6 +29,7 @@ from distui.runners.comparison.rerun_changes import LaunchChange
 from distui.runners.diagnosis.diagnosis_document import Diagnosis
 from distui.runners.hub.sky_process import Candidate
 from distui.runners.launch.advice import AdviceDocument
+from distui.runners.launch.measured_peaks import MeasuredPeak
 from distui.runners.launch.start_preview import Preview
 from distui.runners.logs.log_stream import LogLine
 from distui.runners.node.shares import Shared
@@ -68,6 +69,8 @@ class PrintedPlan(Plan):
     findings: list[LaunchFinding] | msgspec.UnsetType = msgspec.UNSET
     changes: list[LaunchChange] | msgspec.UnsetType = msgspec.UNSET
     """With `rerun`: what differs from the run that it repeats."""
+    measured: MeasuredPeak | msgspec.UnsetType = msgspec.UNSET
+    """GPU memory of an earlier run of the same script with the same preset."""
 
 
 class PlanElsewhere(TypedDict):
@@ -76,6 +79,7 @@ class PlanElsewhere(TypedDict):
     plan: PrintedPlan
     findings: NotRequired[list[LaunchFinding]]
     changes: NotRequired[list[LaunchChange]]
+    measured: NotRequired[MeasuredPeak]
 
 
 STARTED = Started | RunStatus | PrintedPlan | PlanElsewhere

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import asdict, dataclass, replace
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from ...presets.estimate.advice import Advice, AdviceCase, Option, advise
 from ...presets.estimate.advice_words import title_of, verdict
@@ -32,7 +34,9 @@ from ...presets.script_tree import MOST_BYTES
 from ..run import file_io
 from ..run.errors import RunError
 from ..run.machine import default_python
+from . import measured_peaks
 from .estimate_inputs import count
+from .measured_peaks import MeasuredPeak
 
 PARTS = ("weights", "gradients", "optimizer", "states", "activations", "buffers", "total")
 WEIGHTS = ("fp32", "bf16")
@@ -92,6 +96,8 @@ class Advised:
 
     advice: Advice
     counted: Counted | None
+    measured: Mapping[str, MeasuredPeak] = field(default_factory=dict)
+    """Peaks of earlier runs by the command that they are nearest to, each run once."""
 
 
 def advised(question: MemoryQuestion) -> Advised:
@@ -124,7 +130,30 @@ def _advised(asked: MemoryQuestion) -> Advised:
         host_limit=None if asked.host_memory is None else asked.host_memory * GB,
         script=script,
     )
-    return Advised(advise(case), counted)
+    advice = advise(case)
+    return Advised(advice, counted, _measured(advice, counted is not None))
+
+
+def _measured(advice: Advice, has_script: bool) -> dict[str, MeasuredPeak]:
+    """Return the measured peaks of earlier runs by command; one with the same options is before all others."""
+    other = advice.with_bf16.rows if advice.with_bf16 else []
+    options = {option.command: option for option in (*advice.rows, *advice.ranked, *other)}
+    parameters = advice.case.model.parameters
+    launches = []
+    for option in options.values():
+        launch = measured_peaks.wanted(option.request, os.getcwd(), _ranks(option))
+        script = launch.script if has_script else None
+        launches.append(launch._replace(script=script, args=None, parameters=parameters))
+    found = zip(options, measured_peaks.measured(launches), strict=True)
+    peaks = [(command, peak) for command, peak in found if peak is not None]
+    by_run: dict[str, tuple[str, MeasuredPeak]] = {}
+    for command, peak in sorted(peaks, key=lambda each: bool(each[1].differs)):
+        by_run.setdefault(peak.run, (command, peak))
+    return dict(by_run.values())
+
+
+def _ranks(option: Option) -> int:
+    return option.place.nodes * option.place.gpus.count
 
 
 def _check(asked: MemoryQuestion) -> None:
@@ -219,6 +248,7 @@ class FittedStrategy(TypedDict):
     host_bytes_per_node: float
     disk_bytes_per_node: float
     bf16_weights_total_bytes: float | None
+    measured: MeasuredPeak | None
     notes: list[str]
 
 
@@ -267,24 +297,25 @@ def document(asked: Advised) -> AdviceDocument:
         "ranks": case.ranks,
         "nodes": case.place.nodes,
         "gpu_memory_bytes": case.limit,
-        "strategies": [_strategy(option, advice) for option in advice.rows],
-        "ranked": [_strategy(option) for option in advice.ranked],
+        "strategies": [_strategy(option, asked, advice) for option in advice.rows],
+        "ranked": [_strategy(option, asked) for option in advice.ranked],
         "first": None if first is None else first.strategy.key,
         "next": None if first is None else first.command,
-        "first_with_bf16_weights": _optional(other.first if other else None),
-        "more_gpus": _optional(advice.more),
-        "shorter_sequences": _optional(advice.shorter),
+        "first_with_bf16_weights": _optional(other.first if other else None, asked),
+        "more_gpus": _optional(advice.more, asked),
+        "shorter_sequences": _optional(advice.shorter, asked),
         "verdict": verdict(advice),
     }
 
 
-def _optional(option: Option | None) -> FittedStrategy | None:
-    return None if option is None else _strategy(option)
+def _optional(option: Option | None, asked: Advised) -> FittedStrategy | None:
+    return None if option is None else _strategy(option, asked)
 
 
-def _strategy(option: Option, advice: Advice | None = None) -> Any:
+def _strategy(option: Option, asked: Advised, advice: Advice | None = None) -> Any:
     """Return one option. `advice` has its estimate for weights in bf16."""
     estimate, place = option.estimate, option.place
+    peak = asked.measured.get(option.command)
     twin = None if advice is None else advice.also(option)
     return {
         "key": option.strategy.key,
@@ -293,7 +324,7 @@ def _strategy(option: Option, advice: Advice | None = None) -> Any:
         "needs": option.needs,
         "edits": list(option.edits),
         "command": option.command,
-        "ranks": place.nodes * place.gpus.count,
+        "ranks": _ranks(option),
         "recompute": option.change.recompute,
         "passes": option.change.passes,
         "fused": option.change.fused,
@@ -304,5 +335,6 @@ def _strategy(option: Option, advice: Advice | None = None) -> Any:
         "host_bytes_per_node": estimate.host * place.gpus.count,
         "disk_bytes_per_node": estimate.disk * place.gpus.count,
         "bf16_weights_total_bytes": None if twin is None else twin.estimate.total,
+        "measured": None if peak is None else to_builtins(peak),
         "notes": list(estimate.notes),
     }

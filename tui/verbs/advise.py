@@ -44,6 +44,7 @@ def _text(asked: Advised) -> str:
             [rows.head(advice), *(_row(advice, option) for option in advice.rows)], frozenset(range(1, 9))
         ),
         *([ACTIVATIONS_NOTE] if reuses else []),
+        *_measured(asked),
         "",
         *_conclusion(advice),
     ]
@@ -69,6 +70,16 @@ def _row(advice: Advice, option: Option) -> tuple[str, ...]:
     elif needs and replace(option.estimate, host_limit=None).fits:
         state = f"needs {needs}"
     return (*cells, state)
+
+
+def _measured(asked: Advised) -> Iterator[str]:
+    """Yield a line per earlier run that measured one of the options."""
+    options = (*asked.advice.rows, *asked.advice.ranked)
+    shown = {option.command: option for option in options if option.command in asked.measured}
+    if shown:
+        yield ""
+    for command, option in shown.items():
+        yield f"{words.title_of(option)}: {asked.measured[command].text(option.estimate.total)}."
 
 
 def _conclusion(advice: Advice) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -17,8 +18,9 @@ from ...presets.finding import Finding
 from ...presets.plan import Plan
 from ...presets.request import Request
 from ...presets.sanitize import clean_whole
-from ...runners.launch import launch_settings
+from ...runners.launch import launch_settings, measured_peaks
 from ...runners.launch.launch_settings import HOSTS, LOCAL, kind_of
+from ...runners.launch.measured_peaks import MeasuredPeak
 from ...runners.launch.prepare import prepare
 from ...runners.launch.prepared import Prepared
 from ...runners.launch.rerun import LaunchChanges, again, check_name
@@ -154,10 +156,14 @@ def preset_of(options: argparse.Namespace) -> str:
 
 def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Finding] = ()) -> int:
     """Print the plan and its findings."""
+    peak = _measured(prepared)
     if options.json:
-        further = {"findings": [hit.as_dict() for hit in findings]} if findings else {}
+        further: dict[str, Any] = {"findings": [hit.as_dict() for hit in findings]} if findings else {}
+        further |= {} if peak is None else {"measured": msgspec.to_builtins(peak)}
         return show_json(prepared, further)
     sys.stdout.write(prepared.text())
+    if peak is not None:
+        sys.stdout.write(f"\nGPU memory per rank: {peak.text()}.\n")
     if prepared.order is not None and (missing := wheels.unserved(package.cache_dir())):
         packages = ", ".join(wheels.NEEDED)
         sys.stdout.write(
@@ -169,6 +175,16 @@ def show(prepared: Prepared, options: argparse.Namespace, findings: Sequence[Fin
     if going := retention.load().text:
         sys.stdout.write(f"\n{going}\n")
     return 0
+
+
+def _measured(prepared: Prepared) -> MeasuredPeak | None:
+    """Return the GPU memory of an earlier run of the same script with the same preset, if it was measured."""
+    request, plan = prepared.asked, prepared.plan
+    if request is None or not request.preset or plan.nproc_per_node is None:
+        return None
+    ranks = plan.nnodes * plan.nproc_per_node
+    launch = measured_peaks.wanted(request, prepared.cwd or os.getcwd(), ranks)
+    return measured_peaks.measured([launch])[0]
 
 
 def show_json(prepared: Prepared, further: Mapping[str, Any]) -> int:
