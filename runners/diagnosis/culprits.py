@@ -243,9 +243,7 @@ def _silent(does: Doing) -> Culprit:
     if does.awaits_gil:
         proof = "its main thread asks for the GIL again and again"
     if does.is_in_kernel:
-        verdict = _verdict(
-            "hang-c-call", does, _placed(_IN_KERNEL, does), f"its hook does not answer; {proof}"
-        )
+        verdict = _verdict("hang-c-call", does, _placed(_IN_KERNEL, does), "its hook does not answer")
         return replace(verdict, remedy=_KERNEL)
     if does.holder is not None:
         does = does._replace(stack=does.holder.stack)

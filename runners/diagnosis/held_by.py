@@ -39,7 +39,7 @@ _FORKED = (
 )
 _READS, _WRITES = "check who was to write into it", "check who was to read from it"
 _KEY = "check which rank was to set this key, and whether it reached that line"
-_STALE = "check which process was to remove this file: one that died leaves it behind; if so, remove it"
+_STALE = "check which process was to remove this file: one that died leaves it behind; then `rm {file}`"
 _FILE = "check which process was to write this file, and that this node sees it"
 
 
@@ -88,7 +88,8 @@ def _wanted(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
     """Describe a wait for a file that a loop checks, or for a key of the store."""
     if pulse.wanted.startswith("/"):
         if pulse.until_gone:
-            return HeldBy(f"waits until the file {pulse.wanted} is gone", _STALE, proof, external=True)
+            remedy = _STALE.replace("{file}", pulse.wanted)
+            return HeldBy(f"waits until the file {pulse.wanted} is gone", remedy, proof, external=True)
         return HeldBy(f"polls for the file {pulse.wanted}", _FILE, proof, external=True)
     return HeldBy(f"waits for the key {pulse.wanted!r} of the store", _KEY, proof)
 
