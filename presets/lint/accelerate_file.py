@@ -25,7 +25,7 @@ def check_accelerate(document: MarkupNode, file: str) -> list[Finding]:
     """Check one file of accelerate."""
     if document.text("compute_environment") == "AMAZON_SAGEMAKER":
         return []
-    checks = (_names, _machines, _fsdp, _deepspeed)
+    checks = (_names, _machines, _kind, _fsdp, _deepspeed)
     return once(finding for check in checks for finding in check(document, file))
 
 
@@ -79,6 +79,36 @@ def _several_machines(document: MarkupNode, file: str, machines: int) -> Iterato
         text = f"On each machine {address.shown} means that machine itself."
         where = place_of(file, document, "main_process_ip")
         yield issue("L38", where, text, value=f"main_process_ip: {address.shown}")
+
+
+IN_FILE = (
+    "gradient_accumulation_steps", "gradient_clipping", "zero_stage", "offload_optimizer_device", "offload_param_device",
+    "offload_optimizer_nvme_path", "offload_param_nvme_path", "zero3_save_16bit_model",
+)  # fmt: skip
+"""Keys that accelerate refuses together with deepspeed_config_file."""
+
+
+def _kind(document: MarkupNode, file: str) -> Iterator[Finding]:
+    """Report what contradicts distributed_type, and keys that deepspeed_config_file excludes."""
+    kind = document.text("distributed_type")
+    if kind == "MULTI_GPU" and document.number("num_processes") == 1:
+        text = "MULTI_GPU needs two processes or more: accelerate refuses one."
+        where = place_of(file, document, "num_processes")
+        yield issue(
+            "L35",
+            where,
+            text,
+            value="num_processes: 1",
+            remedy="Write distributed_type: 'NO', or more processes.",
+        )
+    config = document.get("deepspeed_config")
+    both = [key for key in IN_FILE if config and config.get(key) and config.get("deepspeed_config_file")]
+    if both:
+        text = f"accelerate refuses {', '.join(both)} together with deepspeed_config_file."
+        where = place_of(file, document, "deepspeed_config", both[0])
+        yield issue(
+            "L31", where, text, value=both[0], remedy="Leave them out: they belong in DeepSpeed's file."
+        )
 
 
 def _gpus(document: MarkupNode) -> int | None:

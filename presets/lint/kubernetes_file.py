@@ -153,6 +153,7 @@ def _group(name: str, group: MarkupNode | None, count: int | None) -> Iterator[P
 
 
 def _pod(manifest: Manifest, pods: Pods) -> Iterator[Finding]:
+    yield from _names_servers(manifest, pods)
     containers = pods.spec.get("containers")
     for container in containers.items if containers else []:
         yield from _resources(manifest, container)
@@ -176,6 +177,13 @@ def _set_by_operator(manifest: Manifest) -> list[str]:
     """Return the variables that the operator sets in each pod."""
     each = ["PET_NPROC_PER_NODE"] if manifest.document.get("spec", "nprocPerNode") else []
     return [*OPERATORS.get(manifest.kind, ()), *each]
+
+
+def _names_servers(manifest: Manifest, pods: Pods) -> Iterator[Finding]:
+    """Report hostNetwork without the DNS policy that it needs."""
+    if pods.spec.on("hostNetwork") and pods.spec.get("dnsPolicy") is None:
+        where = place(manifest.file, pods.spec.get("hostNetwork"), "hostNetwork")
+        yield case("L72", "dns", where, value="hostNetwork: true", severity="warning")
 
 
 def _environment(container: MarkupNode) -> dict[str, tuple[str, MarkupNode]]:
@@ -438,6 +446,14 @@ def _train(manifest: Manifest) -> Iterator[Finding]:
             severity="error" if each > gpus else "warning",
         )
     yield from _env(manifest, trainer)
+    text = " ".join(str(item.value) for key in ("command", "args") for item in _items(trainer, key))
+    if (
+        re.search(r"\bpython3? \S+\.py", text)
+        and not OWN_RANKS.search(text)
+        and ((nodes or 1) > 1 or (gpus or 0) > 1)
+    ):
+        where = place(manifest.file, trainer.get("command") or trainer.get("args"), "command")
+        yield case("L72", "plain", where, value="python", severity="warning")
     env = dict.fromkeys(OPERATORS["TrainJob"], "$")
     around = Surroundings(
         file=manifest.file, nnodes=nodes, gpus=gpus, env=env, is_task=(nodes or 2) > 1, in_image=True
@@ -456,6 +472,11 @@ def _jobset(manifest: Manifest) -> Iterator[Finding]:
                 "L72", "index", where, {"name": "JOB_COMPLETION_INDEX"}, value="completionMode: NonIndexed"
             )
     yield from _pod_names(manifest, jobs)
+    hostnames = manifest.document.get("spec", "network", "enableDNSHostnames")
+    if hostnames is not None and hostnames.value is False and manifest.pods:
+        name = f"{manifest.document.text('metadata', 'name')}-{manifest.pods[0].name}-0-0"
+        where = place(manifest.file, hostnames, "enableDNSHostnames")
+        yield case("L72", "names", where, {"name": name}, value="enableDNSHostnames: false")
 
 
 def _pod_names(manifest: Manifest, jobs: list[MarkupNode]) -> Iterator[Finding]:
@@ -505,6 +526,7 @@ def _job(manifest: Manifest) -> Iterator[Finding]:
     spec = manifest.document.get("spec") or MarkupNode(0, None)
     if spec.get("tasks") is not None:
         least, pods = spec.number("minAvailable"), manifest.nodes
+        yield from _plugins(manifest, spec)
         if least and pods and least > pods:
             facts = {"first": "minAvailable", "one": least, "second": "the sum of replicas", "two": pods}
             yield case(
@@ -533,6 +555,20 @@ def _job(manifest: Manifest) -> Iterator[Finding]:
         and not spec.get("template", "spec", "subdomain")
     ):
         yield case("L72", "subdomain", manifest.at("spec", "template"), value=f"{name}-0")
+
+
+def _plugins(manifest: Manifest, spec: MarkupNode) -> Iterator[Finding]:
+    """Report task names in Volcano's plugins that no task has."""
+    names = {pods.name for pods in manifest.pods}
+    plugins = spec.get("plugins")
+    for plugin, node in (plugins.mapping if plugins else {}).items():
+        for item in node.items:
+            match = re.fullmatch(r"--(?:master|worker|launcher)=(\S+)", str(item.value))
+            if match and match[1] not in names:
+                where = place(manifest.file, item, "plugins")
+                yield case(
+                    "L72", "plugin", where, {"plugin": plugin, "name": match[1]}, value=str(item.value)
+                )
 
 
 def _mpi(manifest: Manifest) -> Iterator[Finding]:

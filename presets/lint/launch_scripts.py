@@ -31,7 +31,7 @@ SPAWNING = frozenset(
         "Popen",
     }
 )
-"""Names in scripts that use several GPUs in one process, or start processes of their own."""
+"""Names in scripts that use several GPUs in one process, or start further processes."""
 OWN_SETUP = re.compile(rb"SLURM_|OMPI_|PMI_|submitit|idr_torch|setdefault|init_distributed|mpi4py")
 """Signs that a script finds its rank elsewhere."""
 INIT = "torch.distributed.init_process_group"
@@ -52,7 +52,15 @@ def check_script(launch: Launch) -> Iterator[Finding]:
     """Check the script of a launch, if it can be read."""
     started = _read(launch)
     if started is not None:
-        for rule in (_unset_variables, _one_gpu_each, _idle_gpus, _lightning, _local_rank, _addresses):
+        for rule in (
+            _unset_variables,
+            _one_gpu_each,
+            _idle_gpus,
+            _data_parallel,
+            _lightning,
+            _local_rank,
+            _addresses,
+        ):
             yield from rule(started)
         yield from check_arguments(launch, started.path, started.seen)
         yield from _own_findings(started)
@@ -163,6 +171,22 @@ def _idle_gpus(started: Started) -> Iterator[Finding]:
         return
     if not seen.mentioned & SPAWNING:
         yield from _fewer_ranks(launch, 1)
+
+
+def _data_parallel(started: Started) -> Iterator[Finding]:
+    """Report transformers' Trainer in one process with several GPUs, which then uses DataParallel."""
+    launch = started.launch
+    trainers = [
+        call
+        for full, call in started.seen.calls
+        if full.endswith("Trainer") and full.split(".")[0] in ("transformers", "trl")
+    ]
+    is_one = launch.site.per_node in (1, None) and not launch.site.remote
+    if launch.call.program == "python" and trainers and is_one and (launch.site.gpus or 0) > 1:
+        facts = {"gpus": launch.site.gpus, "place": f"{started.path.text}:{trainers[0].lineno}"}
+        yield case(
+            "L74", "parallel", launch.where, facts, value=f"{launch.site.gpus} GPUs", severity="warning"
+        )
 
 
 def _fewer_tasks(launch: Launch) -> Iterator[Finding]:

@@ -238,6 +238,18 @@ def _accelerate(launch: Launch, around: Surroundings) -> Iterator[Finding]:
             yield from ranks_of_node(total, around, where, "--num_processes")
     if (launch.told_nodes() or 1) > 1:
         yield from _same_machine(launch, around)
+    if "multi_gpu" in flags and total == 1:
+        where, text = (
+            around.at(flags["num_processes"].line),
+            "--multi_gpu needs two processes or more: accelerate refuses one.",
+        )
+        yield issue(
+            "L35",
+            where,
+            text,
+            value="--num_processes 1",
+            remedy="Leave --multi_gpu out, or write more processes.",
+        )
 
 
 def _same_machine(launch: Launch, around: Surroundings) -> Iterator[Finding]:

@@ -63,7 +63,7 @@ def _unknown(
     file: str,
     kind: str,
 ) -> Iterator[Finding]:
-    """Report fields that belong elsewhere, or that look misspelt. Newer fields are left alone."""
+    """Report fields that belong elsewhere, or that look misspelt. Newer fields are not reported."""
     for key, part in node.mapping.items():
         if key in names:
             continue
