@@ -62,8 +62,8 @@ FORMATS: Mapping[str, Format] = {
         ),
     )
 }
-"""tests/inrank/test_formats.py measures torch. Accelerate 1.15 and DeepSpeed 0.19 were measured on two ranks in the same
-way; Megatron-LM's are those of its documentation ("Distributed Optimizer")."""
+"""tests/inrank/test_formats.py measures torch, tests/launchers/test_formats_of_libraries.py Accelerate and DeepSpeed.
+Megatron-LM's are those of its documentation ("Distributed Optimizer")."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
