@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from ...presets.sanitize import clean_text
+from ...presets.secrets import mask_text
 from ..diagnosis.activity import Kind, position_of
 from ..diagnosis.stack_text import script_threads, sites
 from ..run import clock, file_locks
@@ -258,6 +260,8 @@ class Pulses:
         given: dict[str, Any] = {"world_size": state.world_size, "master": state.master}
         if answer is not None:
             answered = {key: value for key, value in answer.items() if value is not None}
+            if isinstance(answered.get("handles"), str):
+                answered["handles"] = clean_text(mask_text(answered["handles"]))
             with contextlib.suppress(msgspec.ValidationError):  # the answer may not be from our hook
                 return msgspec.convert({**given, **answered, **facts, "hook": True}, Pulse)
         stack, source = await self._stack(hook, state, seen)

@@ -244,7 +244,7 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
     text = f"{phrase} where {spans_text('rank', most)} {agreeing(most, 'is', 'are')} in {_call(usual, parting)}"
     if skipped is not None:
         text = f"{view.ranks_text(few)} skipped {_located(skipped)}: {text}"
-    text += _steps(view, few, most)
+    text += _handles(view, few, most) or _steps(view, few, most)
     return Finding(
         "hang-mismatch",
         "error",
@@ -301,6 +301,16 @@ def _parted(view: View, parting: Split, pending: Pending) -> Iterable[str]:
             f"{_brief(apart.mine)}, rank {most[0]} {_brief(apart.theirs)}"
         )
     yield from own_lines.quoted(view, few, most, pending.since)
+
+
+def _handles(view: View, few: Sequence[int], most: Sequence[int]) -> str:
+    """Return the end of a sentence if one of these ranks handles an exception that the others do not; else ""."""
+    theirs = {pulse.handles for rank in most if (pulse := view.newest(rank)) is not None}
+    for rank in few:
+        pulse = view.newest(rank)
+        if pulse is not None and pulse.handles and pulse.handles not in theirs:
+            return f"; rank {rank} came there after {pulse.handles}"
+    return ""
 
 
 def _steps(view: View, few: Sequence[int], most: Sequence[int]) -> str:

@@ -16,10 +16,13 @@ from .collectives import UNREADABLE, Collectives, torch_home
 from .own_loops import LoopLine, endless_loop, state_of
 from .script_threads import Threads, stack_from
 from .thread_waits import main_wait
+from .tracebacks import frames_of
 
 FRAMES, INNERMOST, DEPTH = 24, 8, 400
 """Most frames in a pulse, how many innermost ones are always kept, and the most frames that are read."""
 SAMPLES, APART_S = 20, 0.02
+MOST_TEXT = 160
+"""Most characters of the text of an exception."""
 TURNS = 4
 """Pulses in a row in which the main thread turns in one endless loop until its condition is read."""
 HELD_UP = ("futex", "lock", "sleep", "poll")
@@ -69,6 +72,7 @@ class PulseSampler:
             "last_step": last or None,
             "world_size": os.environ.get("WORLD_SIZE"),
             "master": master(),
+            "handles": handled(main),
         }
         taken.update(self._endless(main, endless))
         taken.update(main_wait())
@@ -98,6 +102,20 @@ class PulseSampler:
         frame = sys._current_frames().get(main or 0)
         state = state_of(frame, loop) if self._turns >= TURNS else None
         return {"endless": [loop.file, loop.line, own[loop], state]}
+
+
+def handled(thread: int | None) -> str:
+    """Return the exception that a thread is handling, in an `except` or `finally` block; "" without one."""
+    current = getattr(sys, "_current_exceptions", dict)().get(thread)
+    error = current[1] if isinstance(current, tuple) else current  # a tuple before Python 3.12
+    if error is None:
+        return ""
+    places = list(frames_of(error.__traceback__))
+    place = " at %s:%s" % (os.path.basename(places[-1][0]), places[-1][1]) if places else ""
+    values = [
+        str(value) for value in error.args if type(value) in (str, int, float)
+    ]  # str(error) may run its code
+    return ("%s: %s" % (type(error).__name__, ", ".join(values)))[:MOST_TEXT] + place
 
 
 def endless_loops() -> list[tuple[int, LoopLine]]:

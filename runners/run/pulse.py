@@ -91,7 +91,9 @@ class ProcessWait(Struct, frozen=True, array_like=True):
     """As `Pulse.call`."""
     on: str = ""
     is_unread: bool = False
-    """Whether it writes into a pipe that only the rank has open for reading."""
+    """Whether a thread of it writes into a pipe that the rank has open for reading."""
+    is_fork: bool = False
+    """Whether it is a fork of the rank that runs no other program."""
 
 
 class LockWait(Struct, frozen=True, array_like=True):
@@ -221,6 +223,8 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     """Samples with the innermost frame at a backward jump or its beginning: in a loop without calls of C code."""
     endless: EndlessLoop | None = None
     """The endless loop that the main thread was in most often; None without one, or if only one stack was sampled."""
+    handles: str = ""
+    """The exception that the main thread is handling, in an `except` or `finally` block, with its class and place."""
     workers_busy: int | None = None
     """Workers of its data loaders that do not wait for a task; None without workers, or if the kernel hides it."""
     wrote: tuple[OwnLine, ...] = ()

@@ -6,12 +6,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from distui.runners.inrank.rank_pulse import loop_threads, stack_of
+from distui.runners.inrank.rank_pulse import handled, loop_threads, stack_of
 from distui.runners.run.commands import Dump
 from distui.runners.run.pulse import Pulse
 from distui.runners.run.state import RunState
@@ -53,6 +53,18 @@ def test_a_loop_that_calls_nothing_is_told_from_long_calls() -> None:
             shares.append(seen / 10)
     assert shares[0] > 0.8
     assert shares[1] < 0.4
+
+
+def test_the_exception_that_a_thread_handles_is_told() -> None:
+    seen, thread = list[str](), threading.get_ident()
+    with suppress(ValueError):
+        try:
+            raise ValueError("bad row", 7, object())
+        finally:
+            seen.append(handled(thread))
+    line = seen[0].rpartition(":")[2]
+    assert seen == [f"ValueError: bad row, 7 at {Path(__file__).name}:{line}"]
+    assert handled(thread) == ""
 
 
 def test_of_a_deep_stack_the_innermost_frames_are_told() -> None:

@@ -209,15 +209,16 @@ def test_a_c_call_that_keeps_the_lock() -> None:
 
 def test_a_c_call_that_computes_is_told_later_and_as_a_warning() -> None:
     silent = series(2, LOAD, hook=False, groups=(), share=1.0, sites=None)
-    assert quiet(Made().wait([0, 1, 3]).add(silent).hang())
-    found = only(Made().wait([0, 1, 3], call(42, age=21)).add(silent).hang())
-    assert (found.id, found.severity) == ("hang-c-call", "warning")
+    assert Made().wait([0, 1, 3], call(42, age=25)).add(silent).hang() == []
+    for age, severity in ((55, "note"), (61, "warning")):
+        found = only(Made().wait([0, 1, 3], call(42, age=age)).add(silent).hang())
+        assert (found.id, found.severity) == ("hang-c-call", severity)
 
 
 def test_a_c_call_that_computes_where_cores_are_few_is_not_said_to_use_none() -> None:
     silent = series(2, LOAD, hook=False, groups=(), share=0.04, state="R", sites=None)
     assert quiet(Made().wait([0, 1, 3]).add(silent).hang())
-    found = only(Made().wait([0, 1, 3], call(42, age=21)).add(silent).hang())
+    found = only(Made().wait([0, 1, 3], call(42, age=61)).add(silent).hang())
     assert (found.id, found.severity) == ("hang-c-call", "warning")
     assert "its hook does not answer; it uses CPU time" in found.evidence
 
@@ -317,6 +318,17 @@ def test_a_line_before_the_wait_is_told_with_its_distance() -> None:
         "rank 2 wrote at 20:40:50 UTC, 3 s before the others began to wait: skipping batch 17: bad sample"
     )
     assert line in only(made.hang()).evidence
+
+
+def test_the_exception_after_which_a_rank_makes_another_call_is_told() -> None:
+    """Its `finally` block waits for the others, so that the traceback is never printed."""
+    error = "ValueError: bad row at data.py:12"
+    failed = waiting(1, call(42, "barrier", sites=END), handles=error)
+    assert only(Made(ranks=2).wait([0]).add(failed).hang()).text.endswith(
+        f"; rank 1 came there after {error}"
+    )
+    alike = Made(ranks=2).add(waiting(0, handles=error), failed)  # both train in an `except` block
+    assert error not in only(alike.hang()).text
 
 
 def test_steps_that_ranks_made_more_or_less_are_told() -> None:
