@@ -29,16 +29,31 @@ def child_wait(child: int, parent: int) -> ProcessWait | None:
     wait = wait_of(child)
     if "call" not in wait:
         return None
-    call, on = wait["call"], wait.get("on", "")
-    is_unread = (
-        call == "write" and on == "a pipe" and other_end(child, wait["descriptor"], writes=False) == parent
-    )
-    return ProcessWait(child, program(child), call, on, is_unread)
+    is_unread = any(_writes_to(child, thread, parent) for thread in _threads(child))
+    is_fork = read_once(f"/proc/{child}/cmdline") == read_once(f"/proc/{parent}/cmdline")
+    return ProcessWait(child, program(child), wait["call"], wait.get("on", ""), is_unread, is_fork)
 
 
-def wait_of(pid: int, proc: str = "/proc") -> dict[str, Any]:
-    """Return the fields `call`, `on` and `descriptor` of a pulse; {} if the main thread runs or the kernel hides it."""
-    words = (read_once(f"{proc}/{pid}/task/{pid}/syscall") or b"").split()
+def _threads(pid: int) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return []
+
+
+def _writes_to(pid: int, thread: int, reader: int) -> bool:
+    """Whether a thread waits to write into a pipe that another process reads."""
+    wait = wait_of(pid, thread=thread)
+    if wait.get("call") != "write" or wait.get("on") != "a pipe":
+        return False
+    return other_end(pid, wait["descriptor"], writes=False) == reader
+
+
+def wait_of(pid: int, proc: str = "/proc", thread: int | None = None) -> dict[str, Any]:
+    """Return the fields `call`, `on` and `descriptor` of a pulse; {} if the thread runs or the kernel hides it.
+
+    `thread`: by default the main thread.
+    """
+    words = (read_once(f"{proc}/{pid}/task/{thread or pid}/syscall") or b"").split()
     if len(words) < 2 or not words[0].isdigit():
         return {}
     call, first = kind_of(int(words[0])), int(words[1], 16)

@@ -280,7 +280,7 @@ class Doing(NamedTuple):
     is_suspect: bool = False
     """For WORKS: whether only a loop of Python code or a thread that it does not wait for uses CPU time."""
     until: float | None = None
-    """For WORKS: Unix time at which the single sleep ends that its main thread is in."""
+    """Unix time at which the single sleep ends that its main thread is in."""
     is_hidden: bool = False
     """For ASLEEP: whether the kernel hides what it reads and writes. It is neither busy nor idle then."""
 
@@ -316,7 +316,7 @@ def doing(
         until = _sleeps_until(pulses)
         if until is not None and until - newest.at <= sleeps_for_s:
             return Doing(Activity.WORKS, position, stack, helped=True, sign=_SLEEPS, until=until)
-        return _asleep(pulses, position, stack, tree_percent, uses_gpu)
+        return _asleep(pulses, position, stack, tree_percent, uses_gpu)._replace(until=until)
     if not uses_gpu and _loops(pulses):
         return Doing(Activity.LOOPS, position, stack)
     if not uses_gpu and _repeats(pulses):

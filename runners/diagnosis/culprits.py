@@ -26,6 +26,10 @@ GPU_S = 45.0
 """Seconds before a busy GPU no longer excuses a sleeping rank: a kernel may be long, others may use the GPU."""
 EXTERNAL_S = 80.0
 """Seconds before a wait for an answer or a file is an error: servers answer within a minute, or give up."""
+BACK_OFF_S = 10.0
+"""A sleep that lasts longer is a planned pause between two attempts."""
+COMPUTES_S = 60.0
+"""Seconds before a wait is a warning for a rank that computes in a C call that holds the GIL."""
 SUSPECT_S = 45.0
 """Seconds before a wait is a warning for a rank that only repeats a loop, or that waits while another thread does so."""
 GROWS_S, GROWS_BYTES = 60.0, 4 << 20
@@ -47,7 +51,8 @@ _REMEDIES = {
     "try num_workers=0, and give DataLoader a timeout",
     "hang-checkpoint": "check the file system that the checkpoint is written to: space, quota, a server that is gone",
     "hang-stopped": "continue it with SIGCONT: `distui signal RUN CONT --rank {rank}`",
-    "hang-c-call": "check what that line calls; a library that holds the GIL needs a time-out of its own",
+    "hang-c-call": "check what that line calls: a library that holds the GIL needs a time-out of its own, and a regular "
+    "expression with nested repeats may never end",
     "hang-python": "check the condition that this loop waits for",
     "hang-not-joined": "check what that line waits for; every rank has to call the same collectives",
     "hang-lock": "let it release the lock before it waits for ranks that need the lock",
@@ -58,6 +63,9 @@ _IN_KERNEL = "is in a call of the kernel that does not return (state D)"
 _KERNEL = (
     "check the storage or the driver behind that line: `dmesg | tail`, `df` on its mounts; no signal ends the process "
     "before the call returns"
+)
+_RETRIES = (
+    "check what it tries, by its last lines; limit the attempts, so that the job fails with the reason"
 )
 _THAW = "thaw it: `docker unpause`, `systemctl thaw`, or the file cgroup.freeze of its cgroup"
 _HALTED = "continue {it} with `kill -CONT {pids}`, or thaw the cgroup of the container"
@@ -116,6 +124,9 @@ def judge(view: View, rank: int, blocked: Sequence[Pending]) -> Culprit | None:
         return _halted_workers(does, pulses[-1].halted_workers)
     if does.activity is Activity.WORKS or (does.activity is Activity.GPU_ALONE and age < GPU_S):
         culprit = _works(view, does, age, blocked)
+        if culprit is not None and _tries_again(does, pulses[-1], age):
+            action = f"fails and tries again{_within(does, blocked)}"
+            culprit = replace(culprit, severity="warning", does=action, remedy=_RETRIES)
         if culprit is not None and does.is_suspect:
             culprit = _with_death(culprit, pulses[-1])
         return None if culprit is None else replace(culprit, does=_steady(view, rank, culprit))
@@ -221,8 +232,8 @@ def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
             does="is done with its script, and its interpreter shuts down",
             remedy=UNEVEN,
         )
-    if does.activity is Activity.SILENT or (does.activity is Activity.SILENT_BUSY and age >= LONG_S):
-        return _silent(does)
+    if does.activity is Activity.SILENT or (does.activity is Activity.SILENT_BUSY and age >= WORKS_S):
+        return _silent(does, age)
     if does.activity is Activity.LOOPS and age >= LONG_S:
         return _verdict(
             "hang-python",
@@ -236,7 +247,7 @@ def _stuck(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     return None
 
 
-def _silent(does: Doing) -> Culprit:
+def _silent(does: Doing, age: float) -> Culprit:
     """Describe a rank whose hook does not answer, because a C call holds the GIL."""
     is_busy = does.activity is Activity.SILENT_BUSY
     proof = "it uses CPU time" if is_busy else "it uses no CPU time, though it is runnable"
@@ -247,7 +258,9 @@ def _silent(does: Doing) -> Culprit:
         return replace(verdict, remedy=_KERNEL)
     if does.holder is not None:
         does = does._replace(stack=does.holder.stack)
-    severity = "warning" if is_busy else "error"
+    severity = "error"
+    if is_busy:
+        severity = "warning" if age >= COMPUTES_S else "note"
     return _verdict("hang-c-call", does, _c_call_text(does), f"its hook does not answer; {proof}", severity)
 
 
@@ -277,6 +290,8 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
         return _verdict("hang-mismatch", does, f"is in {does.position.op}{_at(does)}", still)
     name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")
     action = activity.wait_text(does.stack) if kind is Kind.LOCK else _AT.get(kind, "sleeps")
+    if does.until is not None:
+        action = f"sleeps until {time_of_day(does.until, utc=True, date=True)}"
     # The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
     if held.does and kind is not Kind.LOADER:
         action = held.does
@@ -285,6 +300,13 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     severity = "warning" if does.is_hidden and not held.does else "error"
     verdict = _verdict(name, does, _placed(action, does), still, severity)
     return replace(verdict, remedy=held.remedy or verdict.remedy, more=held.proof, lock=held.lock)
+
+
+def _tries_again(does: Doing, pulse: Pulse, age: float) -> bool:
+    """Whether a rank has only printed the same failure again and again for a while."""
+    only_prints = does.move is None or does.move.source.counter in ("main_written", "main_disk")
+    backs_off = pulse.until is not None and pulse.until - pulse.at > BACK_OFF_S
+    return age >= EXTERNAL_S and not backs_off and only_prints and own_lines.repeats(pulse)
 
 
 def _with_death(culprit: Culprit, pulse: Pulse) -> Culprit:

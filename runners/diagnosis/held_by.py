@@ -32,7 +32,10 @@ _CONNECT = (
     "give the connect a time-out"
 )
 _ACCEPTS = "check which process was to connect to this address, and whether it reached that line"
-_UNREAD = "read its output while it runs: subprocess.run(capture_output=True) or communicate(); or send it to a file"
+_UNREAD = (
+    "read its output before you wait for its end: subprocess.run(capture_output=True) or communicate(), "
+    "and get() before join() with a queue of multiprocessing"
+)
 _FORKED = (
     "a fork copies the locks that other threads hold, and nobody releases the copies: use the start method "
     "`spawn` or `forkserver`, or fork before threads start"
@@ -154,7 +157,7 @@ def _child(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
     if child.is_unread:
         return HeldBy(f"{does}, which writes into a full pipe that the rank does not read", _UNREAD, proof)
     if child.call == "futex":
-        return HeldBy(f"{does}, which waits for a lock", _FORKED, proof)
+        return HeldBy(f"{does}, which waits for a lock", _FORKED if child.is_fork else "", proof)
     on = f" ({child.on})" if child.on else ""
     return HeldBy(f"{does}, which is in the system call {child.call}{on}", "", proof)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..run.formatting import duration_text, time_of_day
-from ..run.pulse import OwnLine
+from ..run.pulse import OwnLine, Pulse
 from .prefixes import writer
 from .view import View
 
@@ -45,6 +46,15 @@ def quoted(
         return []
     apart = unlike(here)
     return [_sentence(rank, line, began) for rank in ranks[:MOST] for line in apart.get(rank, ())]
+
+
+_NUMBERS = re.compile(r"\d+")
+
+
+def repeats(pulse: Pulse) -> bool:
+    """Whether the last warnings of a rank differ in numbers only, as those of a loop that tries again do."""
+    lines = {_NUMBERS.sub("0", _bare(line)) for line in pulse.wrote}
+    return len(pulse.wrote) > 1 and len(lines) == 1
 
 
 def _sentence(rank: int, line: OwnLine, began: float | None) -> str:

@@ -144,7 +144,15 @@ def test_a_child_that_writes_into_an_unread_pipe_or_waits_for_a_lock_is_describe
     with child(
         "import threading; lock = threading.Lock(); print(flush=True); lock.acquire(); lock.acquire()"
     ) as locked:
-        assert (waits(locked.pid).call, waits(locked.pid).is_unread) == ("futex", False)
+        found = waits(locked.pid)
+        assert (found.call, found.is_unread, found.is_fork) == ("futex", False, False)
+    feeds = (
+        "import sys, threading; print(flush=True); "
+        "threading.Thread(target=sys.stdout.write, args=('x' * 10**6,)).start()"
+    )
+    with child(feeds) as feeder:  # its main thread waits for the end of the other one
+        eventually(lambda: waits(feeder.pid).is_unread)
+        assert waits(feeder.pid).call == "futex"
     assert child_wait(2**22 + 1, os.getpid()) is None
 
 

@@ -166,7 +166,9 @@ def test_a_sleep_that_ends_soon_is_no_hang() -> None:
     found = only(sleeping(25.0).hang())
     assert found.severity == "note"
     assert found.text.startswith("rank 2 sleeps until 20:41:32 UTC at train.py:33 load; ranks 0, 1, 3 wait")
-    assert only(sleeping(3600.0).hang()).severity == "error"
+    late = only(sleeping(3600.0).hang())
+    assert late.severity == "error"
+    assert late.text.startswith("rank 2 sleeps until 2025-11-21 21:41:07 UTC at train.py:33 load; ranks")
     # A loop of short sleeps has a new end in every pulse.
     polls = [
         structs.replace(pulse, until=pulse.at + 0.4) for pulse in series(2, LOAD, enqueued=41, call="sleep")

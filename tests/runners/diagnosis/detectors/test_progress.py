@@ -11,7 +11,7 @@ from msgspec import structs
 from distui.runners.diagnosis import hang
 from distui.runners.diagnosis.progress import LASTS_S, movement
 from distui.runners.run.model import FirstCause, RankPhase
-from distui.runners.run.pulse import EndlessLoop, Pulse, RankThread, Site, Work
+from distui.runners.run.pulse import EndlessLoop, OwnLine, Pulse, RankThread, Site, Work
 
 from .hang_rig import IN_LOADER, IN_RECV, LOAD, NOW, PYTHON, STEP, Made, call, only, quiet, series
 
@@ -107,6 +107,26 @@ def test_a_rate_that_hardly_changes_raises_no_new_finding() -> None:
     first = found(BYTES_S, None)
     assert only(found(int(BYTES_S * 1.4), first).hang()).text == only(first.hang()).text
     assert "sends over the network at 1.7 MiB/s" in only(found(BYTES_S * 3, first).hang()).text
+
+
+def retrying(seconds: float, **more: object) -> Made:
+    """Rank 0 prints the same failure every few seconds, and has others wait for so long."""
+    lines = tuple(OwnLine(f"attempt {number}: connection refused, retry in 3 s") for number in (7, 8))
+    pulses = growing(series(0, LOAD, enqueued=41, wrote=lines, call="sleep", **more), main_written=29)  # type: ignore[arg-type]
+    return beside(pulses, seconds)
+
+
+def test_a_rank_that_only_prints_the_same_failure_gets_nowhere() -> None:
+    assert only(retrying(79.0).hang()).severity == "note"
+    found = only(retrying(81.0).hang())
+    assert found.severity == "warning"
+    assert found.text.startswith(
+        "rank 0 fails and tries again in load() (called at train.py:70); ranks 1-3"
+    )
+    assert "rank 0 wrote: attempt 8: connection refused, retry in 3 s" in found.evidence
+    assert (
+        only(retrying(81.0, until=NOW + 40.0).hang()).severity == "note"
+    )  # it backs off for longer and longer
 
 
 def of_thread(
