@@ -50,13 +50,13 @@ def beside(estimate: Estimate, place: LaunchPlace) -> str:
 def formats(advice: Advice) -> str:
     """Return the assumptions of the estimates: formats, batch and recomputation."""
     case, model = advice.case, advice.case.model
-    first = next(iter(advice.rows), None)
-    parts = [first.form.text if first else "", f"{model.micro_batch} × {model.seq} positions per GPU"]
+    parts = list(dict.fromkeys(row.form.text for row in advice.rows if not row.needs))
     if case.kind != "ddp" or case.precision:
-        parts.insert(1, f"{case.half} computation")
+        parts.append(f"{case.half} computation")
+    parts.append(f"{model.micro_batch} × {model.seq} positions per GPU")
     if model.recompute:
         parts.append("layers are recomputed")
-    return "; ".join(filter(None, parts))
+    return "; ".join(parts)
 
 
 def verdict(advice: Advice) -> list[str]:

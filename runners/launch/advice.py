@@ -111,7 +111,7 @@ def advised(question: MemoryQuestion) -> Advised:
 def _advised(asked: MemoryQuestion) -> Advised:
     """Estimate every strategy. Raises PlanError and RunError."""
     _check(asked)
-    hosts = tuple(filter(None, (asked.hosts or "").split(",")))
+    hosts = _hosts(asked)
     place = LaunchPlace(
         gpus=parse_gpus(asked.gpus, asked.gpu_memory),
         nodes=len(hosts) or asked.nodes,
@@ -156,6 +156,10 @@ def _ranks(option: Option) -> int:
     return option.place.nodes * option.place.gpus.count
 
 
+def _hosts(asked: MemoryQuestion) -> tuple[str, ...]:
+    return tuple(filter(None, (asked.hosts or "").split(",")))
+
+
 def _check(asked: MemoryQuestion) -> None:
     """Raise PlanError for a value that no estimate can use."""
     for name in (
@@ -181,6 +185,9 @@ def _check(asked: MemoryQuestion) -> None:
     for one, other in pairs:
         if getattr(asked, one) is not None and getattr(asked, other) is not None:
             raise PlanError(f"--{one} and --{other} exclude each other: leave out one of them")
+    named = len(_hosts(asked))
+    if named and asked.nodes not in (1, named):
+        raise PlanError(f"--nodes {asked.nodes} with {named} hosts: leave out --nodes")
     if asked.active is not None and asked.experts is None:
         raise PlanError("--active needs --experts: the number of experts in each layer")
 

@@ -156,6 +156,7 @@ def test_a_script_is_counted(capsys: pytest.CaptureFixture[str], monkeypatch: py
         ("--params 7B --gpus 8xH100 --micro-batch 0", "--micro-batch 0: a number from 1 on"),
         ("--params 7B --gpus 8xH100 --experts 8 --top-k 8", "--top-k 8: write fewer experts per token"),
         ("--params 7B --gpus 8xH100 --active 2B", "--active needs --experts"),
+        ("--params 7B --gpus 8xH100 --hosts a,b --nodes 3", "--nodes 3 with 2 hosts: leave out --nodes"),
         ("--params 7B --gpus 8xH100 --model-args a=1", "--model-args and --python need --script"),
         (
             "--script nowhere.py --gpus 8xH100",
