@@ -338,7 +338,7 @@ class Stage:
 
     @property
     def work(self) -> float:
-        """The most bytes beside those kept. The logits are freed before the first layer's backward."""
+        """Most bytes in addition to `kept`. The logits are freed before the first layer's backward."""
         return max(self.logits, self.layer)
 
 

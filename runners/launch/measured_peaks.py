@@ -54,7 +54,7 @@ class MeasuredPeak(Struct, frozen=True):
     at: float
     """Unix time of its launch."""
     bytes: float
-    """Of the fullest rank."""
+    """Bytes of the fullest rank."""
     differs: tuple[str, ...] = ()
     """Differences from the future launch, as phrases."""
     out_of_memory: bool = False
