@@ -16,6 +16,7 @@ from textual.events import CursorPosition, Event, Key, MouseDown, MouseScrollDow
 from textual.events import Resize as ResizeEvent
 from textual.geometry import Region
 from textual.screen import Screen
+from textual.strip import Strip
 
 from ..runners.run import clock
 from .ink import Cell
@@ -44,6 +45,7 @@ class LinePane(Protocol):
     @property
     def content_region(self) -> Region: ...
     def drawn(self, lines: Sequence[int], colours: ColorSystem) -> list[list[Cell]]: ...
+    def upper_edge(self) -> Strip: ...
 
 
 class Painter:
@@ -68,6 +70,14 @@ class Painter:
         for y, cells in zip(these, pane.drawn(these, app.colours), strict=True):
             app.picture.put_cells(left, top + y, cells)
         app.pacer.pump()
+        return True
+
+    def take_edge(self, pane: LinePane) -> bool:
+        """Paint the upper edge of the pane's frame, with the title; return False if Textual has to do it."""
+        if not self._reaches(pane):
+            return False
+        self._app.picture.put(*pane.region.offset, pane.upper_edge(), self._app.colours)
+        self._app.pacer.pump()
         return True
 
     def _reaches(self, pane: LinePane) -> bool:

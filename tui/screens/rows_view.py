@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from rich.color import ColorSystem
 from textual.binding import Binding
+from textual.content import Content
 from textual.events import Click
 from textual.geometry import Region, Size
 from textual.scrollbar import ScrollBar
@@ -72,11 +73,23 @@ class RowsView(DrawnView):
 
     def entitle(self, title: str) -> None:
         """Set the pane's title; nothing is painted if it is unchanged."""
-        if title != self._entitled:
-            self._entitled = title
+        if title == self._entitled:
+            return
+        self._entitled = title
+        shown = glyphs.to_ascii(title) if self.ascii_only else title
+        app = self.app
+        self._border_title = Content(shown)  # setting `border_title` would repaint the whole pane
+        if not self.content_offset.y:
+            return  # without a frame, the title is not shown
+        if not (isinstance(app, PacedApp) and app.painter.take_edge(self)):
             self.retitled = True
-            shown = glyphs.to_ascii(title) if self.ascii_only else title
-            self.border_title = shown.replace("[", r"\[")  # border titles are markup, patterns are not
+            self.refresh()
+
+    def upper_edge(self) -> Strip:
+        """Return the upper edge of the pane's frame as Textual draws it, with the current title."""
+        edge = Region(0, 0, self.outer_size.width, 1)
+        self._styles_cache.set_dirty(edge)
+        return self.render_lines(edge)[0]
 
     @property
     def _head_rows(self) -> int:
