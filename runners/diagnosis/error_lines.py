@@ -34,10 +34,15 @@ PLACE = 1 << 21
 QUOTED = 300
 """Maximum number of quoted characters of a message."""
 
+OF_NCCL = (
+    "`export NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,NET` on every node prints what NCCL tried before; compare "
+    "the lines above it on the ranks, and try the newest NCCL of that release of torch."
+)
+"""Remedy of a reason of NCCL that no rule has."""
 REASON = "Last error:"
 """torch writes this above NCCL's own reason. Without that reason it explains nothing."""
-LOST_WORKER = "signal"
-"""Kind of a report that a signal ended a worker of a data loader: what the worker printed before explains more."""
+OF_OTHERS = ("killed", "signal", "server-start", "server-unreached", "server-error")
+"""Kinds of failures that another process caused, a loader's worker or a server: what it printed explains more."""
 UNEXPLAINED = "unexplained"
 """Rule id of a message that the table of causes does not contain."""
 
@@ -78,6 +83,8 @@ class _Sentence:
     """Whether its log level is below error."""
     lasts: bool = False
     """Whether it holds until training recovers, however far away the end of the file is."""
+    is_reason: bool = False
+    """Whether it is NCCL's own reason, below torch's report of NCCL's error."""
     times: int = 1
     """Number of consecutive occurrences, counted only if `lasts`."""
 
@@ -91,7 +98,7 @@ class _Sentence:
         is_ended = self.sureness is Sureness.ENDED
         self.failure = of_line(f"{self.text}\n{text.strip()}") or self.failure
         if self.text.strip() == REASON:
-            self.text, self.first = text.strip(), first
+            self.text, self.first, self.is_reason = text.strip(), first, True
         elif self.failure is None and is_ended:
             self.text = f"{self.text.rstrip()} {text.strip()}"
         return is_ended or self.failure is not None
@@ -144,7 +151,7 @@ class _Sentence:
             self.outlived,
             failure is not None and failure.symptom,
             failure is None,
-            failure is not None and failure.kind == LOST_WORKER,
+            failure is not None and failure.kind in OF_OTHERS,
             PHRASES["launch_failed"].match(self.text) is not None,
             -self.sureness,
             self.first.position,
@@ -156,6 +163,7 @@ class Message(NamedTuple):
 
     hits: RuleHits
     sureness: Sureness
+    is_reason: bool = False
 
     def follows(self, other: First | None) -> bool:
         """Whether it is after the other line in the same file."""
@@ -185,7 +193,7 @@ class ErrorLines:
 
     def line(self, line: LogLine, has_rule: bool) -> None:
         """Read a line that may report an error. `has_rule`: a rule also matches it."""
-        if self._joins(line) or self.full or _is_glog_warning(line):
+        if self._joins(line) or self.full or _is_minor(line):
             return
         if LINES["nothing"].search(line.text) and line.text.strip() != REASON:
             self._warning(line)
@@ -318,7 +326,7 @@ class ErrorLines:
         return (
             None
             if best is None
-            else Message(RuleHits.of(_rule(best, bool(ended)), best.first), best.sureness)
+            else Message(RuleHits.of(_rule(best, bool(ended)), best.first), best.sureness, best.is_reason)
         )
 
 
@@ -410,10 +418,14 @@ def _sureness(line: LogLine, before: str) -> Sureness | None:
     return sureness
 
 
-def _is_glog_warning(line: LogLine) -> bool:
+def is_glog_warning(line: str) -> bool:
+    """Whether a line is torch's warning or less."""
+    return LEVELS["glog_minor"].search(line, 0, 80) is not None
+
+
+def _is_minor(line: LogLine) -> bool:
     """Whether a line is torch's warning or less, and does not name a port or a peer."""
-    is_minor = LEVELS["glog_minor"].search(line.raw, 0, 80) is not None
-    return is_minor and PHRASES["socket"].search(line.text) is None
+    return is_glog_warning(line.raw) and PHRASES["socket"].search(line.text) is None
 
 
 def _quoted(best: _Sentence) -> tuple[str, str]:
@@ -422,6 +434,8 @@ def _quoted(best: _Sentence) -> tuple[str, str]:
     advice = advice_of(best.text) if best.sureness > Sureness.WORDS else ""
     if advice:
         return f"The log has this error: {quote}", sentence(advice)
+    if best.is_reason or best.text.startswith("NCCL WARN"):
+        return f"NCCL gives this reason: {quote}", OF_NCCL
     return (
         f"No rule knows this: {quote}",
         "Read the lines around it: it is the earliest report of an error that was read.",

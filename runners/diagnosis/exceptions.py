@@ -14,6 +14,7 @@ from ...presets.finding import Role, Severity
 from ..inrank.failure_causes import Death, Failure, classify, signal_of
 from ..inrank.printed_traceback import BEGIN, LINES, PrintedTraceback, Step, begins, chains, rank_in_head
 from .exits import Endings, of_rank
+from .file_names import PROCESS
 from .heads import Head
 from .rules import First, LogLine, Rule, RuleHits
 
@@ -30,7 +31,7 @@ AFTER = 6
 LAST = 30
 """An exception within this many lines of the file's end counts as the reason for the end."""
 OTHERS_SIGNS = 3
-"""Training steps of any writer that prove that the job outlived the exception of a task of Ray."""
+"""Training steps of any writer that prove that the job outlived an exception whose writer is no rank."""
 SIGNS = 2
 """Training steps after an exception that prove that the script caught it; one step may have been in progress."""
 PLACE = 1 << 20
@@ -54,8 +55,10 @@ GENERIC = ("exception", "assertion")
 """Classes that explain nothing: an earlier exception in the chain may explain more."""
 DATA = "data-unreadable"
 """In a chain of these, the first one read the file. Later ones are attempts to read it in another way."""
-_OF_TASK = re.compile(r"[^|]*\|None\|None\|\d")
-"""A task or an actor of Ray. Its driver goes on if it caught the exception; the peers of a rank always do."""
+_NO_RANK = re.compile(r"$|[^|]*\|None\|None\|\d")
+"""A writer that is no rank: unknown, or a task of Ray. Training goes on if the exception was caught; peers of a rank
+always go on.
+"""
 _NUMBER = re.compile(r"\d+")
 _OF_NCCL = re.compile(
     r"DistBackendError|NCCL (?:[Ee]rror|WARN)|ncclInternalError|ncclSystemError|ncclRemoteError"
@@ -123,7 +126,7 @@ class _Raised:
     lives: dict[Stream, int] = field(default_factory=dict)
     """Number of training steps that each writer logged after the exception."""
     steps: dict[int, int] = field(default_factory=dict)
-    """Number of training steps of all writers after the newest occurrence in a task of Ray, by file."""
+    """Number of training steps of all writers after the newest occurrence of a writer that is no rank, by file."""
 
     @property
     def outlived(self) -> bool:
@@ -143,7 +146,7 @@ class _Raised:
     def add(self, first: First, sure: bool, stream: Stream | None) -> None:
         """Count an occurrence of this writer, or of an unknown one."""
         self.sure = self.sure or sure
-        if stream is not None and _OF_TASK.match(stream[1]) and len(self.steps) < STREAMS:
+        if stream is not None and _NO_RANK.match(stream[1]) and len(self.steps) < STREAMS:
             self.steps[first.file] = 0
         if stream is not None and (stream in self.lives or len(self.lives) < STREAMS):
             self.lives[stream] = 0
@@ -418,7 +421,7 @@ class Exceptions:
     def _failure(self, trace: _Trace) -> tuple[Failure, First] | None:
         """Return the failure that a traceback shows, and its line; of a chain, the exception that explains more."""
         printed, first = trace.printed, trace.raised
-        if first is None or trace.ignored or printed.is_group:
+        if first is None or trace.ignored or printed.is_group or printed.is_swallowed:
             return None
         first = _with_named_rank(first, printed)
         if printed.is_of_launcher:
@@ -475,6 +478,9 @@ class Exceptions:
 def _with_named_rank(first: First, printed: PrintedTraceback) -> First:
     """Add the rank that the exception's message names. It wins over a launcher's own."""
     rank = printed.named_rank
+    if rank is None and first.head.rank is None and printed.task_pid:
+        host, node = first.head.host or printed.task_host, f"{PROCESS}{printed.task_pid}"
+        return replace(first, head=replace(first.head, rank=0, node=node, host=host))
     if rank is None or (first.head.rank is not None and not printed.is_of_launcher):
         return first
     return replace(first, head=of_rank(rank, first.head))

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ...presets.finding import ROLES, SEVERITIES
 from .derived_rules import fired
-from .error_lines import LOST_WORKER, UNEXPLAINED, Message, Sureness
+from .error_lines import OF_OTHERS, UNEXPLAINED, Message, Sureness
 from .exceptions import CUT_OFF, LAST, PLACE, UNCAUGHT
 from .exits import RAISED
 from .heads import Stamp
@@ -122,8 +122,6 @@ def judge(reading: Reading) -> Verdict:
 
 
 KILLED = "died-killed"
-OF_OTHERS = (KILLED, f"died-{LOST_WORKER}", "died-server-start", "died-server-unreached", "died-server-error")
-"""Failures that another process caused: what it printed before explains as much."""
 OUT_OF_MEMORY = ("died-host-oom", "died-ray-oom", "kernel-oom", "k8s-oom-killed", "ray-memory")
 """Findings that explain a SIGKILL better than the report of a shell or launcher."""
 CANCELLED = ("slurm-cancelled", "slurm-step-cancelled", "ray-worker-died")
@@ -257,7 +255,8 @@ class _Case:
     def _specificity(self, finding: LogFinding) -> Specificity | None:
         """Return the specificity of a rule's or an exception's finding; None if it explains no failure."""
         if finding.role == "cause":
-            return Specificity.INFERRED if finding.id in OF_OTHERS else Specificity.CAUSE
+            is_caused = finding.id.removeprefix("died-") in OF_OTHERS
+            return Specificity.INFERRED if is_caused else Specificity.CAUSE
         if not finding.stops:
             return None
         cancelled = finding.id in CANCELLED and _follows(finding, self.exceptions.exited)
@@ -310,6 +309,8 @@ class _Case:
 
     def _specificity_of(self, message: Message) -> Specificity:
         rule = message.hits.rule
+        if rule.id == UNEXPLAINED and message.is_reason:
+            return Specificity.CAUSE
         if rule.id == UNEXPLAINED:
             return Specificity.LAST_WORDS if self._is_before_reports(message) else Specificity.MESSAGE
         if rule.role != "symptom":

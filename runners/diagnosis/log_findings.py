@@ -100,6 +100,9 @@ def _identified(head: Head, reading: Reading) -> Head:
     report = reading.exceptions.endings.who.get(head.pid or 0)
     if report is None or (head.host and report.host and head.host != report.host):
         return head
+    own = reading.statements.sessions.rank_of(head) if report.node and head.rank is None else None
+    if own is not None:  # the report only has a rank on its node
+        return replace(head, host=head.host or report.host, rank=own)
     if head.rank is None or head.node:
         return replace(head, host=head.host or report.host, rank=report.rank, node=report.node)
     return replace(head, host=head.host or report.host)

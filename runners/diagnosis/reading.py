@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..inrank.printed_traceback import BEGIN, IGNORED, STARTS, unfolded
 from ..inrank.tracebacks import shortened
 from ..run.errors import RunError
-from .error_lines import ErrorLines, is_alive, may_diverge, may_report
+from .error_lines import ErrorLines, is_alive, is_glog_warning, may_diverge, may_report
 from .exceptions import SIGNS, Exceptions
 from .exits import NEEDLES
 from .file_names import NOBODYS, PROCESS, Whose, owners
@@ -62,6 +62,10 @@ _CALLED = (Statements.collective, False)
 _NUMBERED = (Statements.numbered, True)
 
 
+RAISED_FROM = "Exception raised from "
+"""torch prints this above a stack in C++, also below a warning."""
+
+
 @dataclass(slots=True)
 class _Place:
     """Reading position in a file. Files may be read in turns."""
@@ -77,6 +81,8 @@ class _Place:
     """Number of the newest line in which Python reports that it ignores an exception."""
     exit_asked: int = -9
     """Number of the newest line in which a copied terminal prints an exit code on the next one."""
+    warned: int = -9
+    """Number of the newest line with a warning of torch, which a stack in C++ may follow."""
     steps_awaited: int = 0
     """Number of training steps that would show that a failed attempt was retried."""
     version: Version = ()
@@ -277,6 +283,10 @@ class Reading:
     def _unmarked(self, line: str, number: int) -> None:
         """Read a line that is not NCCL's."""
         line = straight(line)
+        if "[W" in line and is_glog_warning(line):
+            self._at.warned = number
+        elif number == self._at.warned + 1 and RAISED_FROM in line:
+            return
         traced = self.exceptions.within and self._traced(line, number)
         if self.short.open and self.short.asks(line, number) and not traced:
             self.short.take(self._read(line, number))

@@ -190,6 +190,8 @@ class InitSession:
 class Sessions:
     def __init__(self) -> None:
         self.communicators: list[CommunicatorPart] = []
+        self.in_tree: dict[Thread, int] = {}
+        """Rank by process, from the lines of trees."""
         self.left_out = 0
         """Number of communicators above the limit."""
         self.by_pointer: dict[tuple[Thread, str], InitSession] = {}
@@ -219,9 +221,11 @@ class Sessions:
         return sorted(part.rank for part in largest.ranks.values() if part.host == host) if largest else []
 
     def rank_of(self, head: Head) -> int | None:
-        """Return the rank of a process in its largest communicator."""
+        """Return the rank of a process in its largest communicator, else in the newest tree."""
         session = self._by_thread.get(head.process)
-        return None if session is None or session.part is None else session.part.rank
+        if session is None or session.part is None:
+            return self.in_tree.get(head.process)
+        return session.part.rank
 
     def of(self, head: Head, message: str = "") -> InitSession:
         """Return the session that the message names (2.15 to 2.17), else the thread's, else the process's largest."""
@@ -396,6 +400,8 @@ class Statements:
         depths = [int(a or b) + 1 for a, b in NCCL["tree"].findall(message)]
         communicator = self.sessions.of(head).communicator
         communicator.trees = max([communicator.trees, *depths])
+        if (own := NCCL["own"].search(message)) and head.pid is not None:
+            _put(self.sessions.in_tree, head.process, int(own[1]))
 
     def connected(self, head: Head, message: str) -> None:
         """Note that all rings or trees are connected."""

@@ -47,8 +47,12 @@ _STANDARD = re.compile(r"^<|[/\\]lib[/\\]python\d[\d.]*[/\\](?!(?:site|dist)-pac
 OF_RAY = re.compile(
     r"(?:\w+\.){0,4}(?:RayTaskError(?:\((?P<type>\w+)\): |: (?=ray::))|UnserializableException: )"
 )
-_TASK = re.compile(r"\bray::(?P<task>[\w.<>]{1,120}\(\))")
-"""The method or function that a task of Ray runs."""
+_TASK = re.compile(
+    r"\bray::(?P<task>[\w.<>]{1,120}\(\))(?: \(pid=(?P<pid>\d{1,10})(?:, ip=(?P<ip>[\w.:-]{1,80}))?)?"
+)
+"""The method or function that a task of Ray runs, its process and node."""
+_SWALLOWS = ("_run_finalizers", "_run_exitfuncs")
+"""Functions of Python that print an exception of what they call, and go on."""
 _BOX = re.compile(rf"[│┃|] {BOXED} +\d+ ")
 _BORDER = re.compile(r"[╭╰┌└┏┗+][─━-]")
 _RULES = ("|", "│", "┃")
@@ -74,7 +78,9 @@ _RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 """The rank of an exception inside a CheckpointException."""
 _ENGINE = re.compile(r"\[[\d: -]{8,25}(?:[DPE]P\d+ )*TP(\d{1,5})(?: [DPE]P\d+)*\] ")
 """The tensor-parallel rank in SGLang's prefix of a traceback."""
-_OWN_RANK = re.compile(r"\bdid not receive grad for rank (\d{1,7})\b")
+_OWN_RANK = re.compile(
+    r"\bdid not receive grad for rank (\d{1,7})\b|^[Rr]ank (\d{1,7})(?:, (?:node|host|device)\b|:)"
+)
 """A message that names the rank that raised the exception."""
 _SPAWNED = re.compile(r"-- Process (\d{1,7}) terminated")
 """The rank in the exception of torch.multiprocessing.spawn."""
@@ -107,6 +113,8 @@ class PrintedTraceback:
         """Type of the task's exception that Ray passes on. Its traceback follows."""
         self._task = ""
         """Method or function of that task."""
+        self.task_pid = self.task_host = ""
+        """Process of that task, and the address of its node."""
         self._sources = ("", "")
         """The newest source line below a frame, and the one before."""
         self._ends_in_source = False
@@ -154,7 +162,9 @@ class PrintedTraceback:
         if task is not None:
             self.wrapped = task["type"] or self.wrapped or "a task of Ray"
             called = _TASK.search(bare)
-            self._task = self._task if called is None else called["task"]
+            if called is not None:
+                self._task = called["task"]
+                self.task_pid, self.task_host = called["pid"] or "", called["ip"] or ""
             self._caller, self._frames = self._frames, []  # the frames of the task may follow
             return Step.PART
         return Step.NONE if self.headed else Step.OVER
@@ -193,6 +203,11 @@ class PrintedTraceback:
         return _GROUPS.match(self.kind) is not None
 
     @property
+    def is_swallowed(self) -> bool:
+        """Whether Python only prints the exception, at the end of a process."""
+        return bool(self._frames) and self._frames[0][2] in _SWALLOWS
+
+    @property
     def is_of_launcher(self) -> bool:
         """Whether a launcher raised the exception because its ranks failed."""
         return of_launcher(self.kind, self.text) or of_launcher(self.kind, self.message())
@@ -207,7 +222,7 @@ class PrintedTraceback:
         """The rank that the message names as the one that raised the exception, or as the failed process."""
         message = self.message()
         named = _SPAWNED.match(message) or _OWN_RANK.search(message)
-        return None if named is None else int(named[1])
+        return None if named is None else int(named[named.lastindex or 1])
 
     @property
     def place(self) -> str:

@@ -46,7 +46,7 @@ def test_the_type_of_an_exception_that_ray_passes_on_is_told_where_its_traceback
          "raised StopIteration at data.py:172"),
         (["DistBackendError: NCCL error in: x.cpp:1197, internal error, NCCL version 2.18.3",
           "ncclInternalError: Internal check failed.", "Last error:", "Error : ring 1 does not contain rank 0"],
-         "No rule knows this: Error : ring 1 does not"),
+         "NCCL gives this reason: Error : ring 1 does not"),
         (["DistBackendError: NCCL error in: x.cpp:1197, internal error, NCCL version 2.18.3", "Last error:"],
          "torch passes on an error of NCCL"),
         (["otter.errors.SetupException: ", "       You asked for GPUs: [0, 1]", "       There is only: [0]"],
@@ -93,6 +93,44 @@ STEPS = [f"(Driver pid=9) step:{step} - actor/loss:0.1 - actor/grad_norm:0.4" fo
 def test_training_after_a_problem_shows_that_the_job_survived_it(lines: list[str]) -> None:
     assert said(lines).failed
     assert not said([*lines, *STEPS]).failed
+
+
+@for_each(
+    "lines",
+    [
+        ["Traceback (most recent call last):",
+         '  File "/usr/lib/python3.12/multiprocessing/util.py", line 303, in _run_finalizers',
+         "    finalizer()", "OSError: [Errno 16] Device or resource busy: '.nfs0000000c4a'"],
+        ["[rank7]:[W1022 17:02:45.330160171 TCPStore.cpp:125] [c10d] recvValue failed: got 0 bytes",
+         "Exception raised from recvBytes at /pytorch/c10d/Utils.hpp:678 (most recent call first):",
+         "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x98 (0x7f3b in libc10.so)"],
+        ["Traceback (most recent call last):", '  File "/srv/otter/probe.py", line 3, in <module>',
+         "ModuleNotFoundError: No module named 'otter_fast'", *(f"[rank0]: step {at} loss 1.91" for at in range(3))],
+        ["ERROR tracker: heartbeat failed: 503 Service Unavailable", "2026-03-03 10:10:00 Training completed in 612 s"],
+    ],
+)  # fmt: skip
+def test_what_python_and_torch_only_print_before_a_good_end_is_no_failure(lines: list[str]) -> None:
+    assert not said(lines).failed
+
+
+def test_an_exception_that_ray_passes_on_is_of_the_rank_of_its_process() -> None:
+    first = first_of(
+        "(WorkerDict pid=12080, ip=10.55.2.13) [rank19]:[E304 17:52:13.00 ProcessGroupNCCL.cpp:1595] an error",
+        *SPAWNED[:3],
+        "ray.exceptions.RayTaskError(RuntimeError): ray::WorkerDict.score() (pid=12080, ip=10.55.2.13, actor_id=1d3c)",
+        '  File "/srv/otter/workers.py", line 578, in score',
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+    )
+    assert (first.id, first.rank, first.host) == ("died-ecc", 19, "10.55.2.13")
+
+
+def test_a_client_s_exception_is_explained_by_what_its_server_printed() -> None:
+    first = first_of(
+        "(server) ERROR:    [Errno 98] binding to port 8000: address already in use",
+        *SPAWNED[:3],
+        "httpx.ConnectError: All connection attempts failed",
+    )
+    assert first.id == "died-port-in-use"
 
 
 def test_a_bar_that_has_not_moved_is_no_sign_of_life() -> None:
