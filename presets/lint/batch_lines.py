@@ -92,7 +92,7 @@ def _problem(directive: Directive) -> tuple[str, Severity, str]:
     if not directive.known:
         names = launch_words()["slurm"]
         near = nearest(directive.name, [*names["values"], *names["switches"]], 0.8)
-        return "unknown", "error" if near else "warning", near and f"--{near}"
+        return "unknown" if near else "", "error", near and f"--{near}"  # plug-ins add options
     if value in ("", "="):
         return "blank", "error", ""
     if "$" in value:
@@ -125,6 +125,8 @@ def _cut(before: str, option: str, line: int, around: Surroundings) -> Finding:
         name = "comment"
     elif _BROKEN.search(before):
         name = "blank"
+    elif re.search(r"\\[ \t]+#", before):
+        name = "remark"
     return case("L68", name, around.at(line - 1), {"option": option, "line": line - 1}, value=option)
 
 

@@ -178,15 +178,37 @@ def _cluster(launch: Launch, given: Mapping[str, Word]) -> Iterator[Finding]:
 TENSOR = ("tensor_parallel_size", "tensor_model_parallel_size", "tp_size", "tensor_parallel")
 
 
+def _included(launch: Launch, hosts: Mapping[str, int], file: str) -> Iterator[Finding]:
+    """Report hosts and slots in deepspeed's --include and --exclude that the hostfile does not have."""
+    for option in ("include", "exclude"):
+        word = launch.flags.get(option)
+        for part in (word.text if word and word.literal and hosts else "").split("@"):
+            host, _, numbers = part.partition(":")
+            asked = [int(number) for number in numbers.split(",") if number.isdecimal()]
+            text = ""
+            if host and host not in hosts:
+                text = f"--{option} names {host}, which {file} does not have."
+            elif asked and max(asked) >= hosts[host]:
+                slots = f"slots={hosts[host]}, which are 0 to {hosts[host] - 1}"
+                text = f"--{option} names slot {max(asked)} of {host}, and {file} gives it {slots}."
+            if text:
+                remedy = "Write slots that the hostfile has."
+                yield issue("L35", launch.where, text, value=f"--{option} {part}", remedy=remedy)
+                return
+
+
 def _hostfile(launch: Launch) -> Iterator[Finding]:
     """Compare deepspeed's options with its hostfile."""
     word = launch.flags.get("hostfile") or launch.flags.get("H") if launch.is_deepspeed else None
     data = launch.around.read(word.text) if word and word.literal and launch.around.read else None
     if word is None or data is None:
         return
-    slots = [
-        int(number) for number in re.findall(rb"^[^#\s]\S*\s+slots\s*=\s*(\d{1,6})", data, re.MULTILINE)
-    ]
+    hosts = {
+        name.decode(errors="replace"): int(number)
+        for name, number in re.findall(rb"^([^#\s]\S*)\s+slots\s*=\s*(\d{1,6})", data, re.MULTILINE)
+    }
+    slots = list(hosts.values())
+    yield from _included(launch, hosts, word.text)
     asked = {
         name: whole(launch.flags[name].text) for name in ("num_nodes", "num_gpus") if name in launch.flags
     }

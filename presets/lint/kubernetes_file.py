@@ -401,8 +401,20 @@ def _one_rank(manifest: Manifest) -> Iterator[Finding]:
             text = " ".join(str(item.value) for item in nodes)
             gpus = _gpus(container) or 0
             if gpus > 1 and re.search(r"\bpython3? \S+\.py", text) and not OWN_RANKS.search(text):
+                unread = (
+                    "; it does not read nprocPerNode"
+                    if manifest.document.get("spec", "nprocPerNode")
+                    else ""
+                )
                 where = place(manifest.file, nodes[0], "command")
-                yield case("L72", "ranks", where, {"gpus": gpus}, value=f"{gpus} GPUs", severity="warning")
+                yield case(
+                    "L72",
+                    "ranks",
+                    where,
+                    {"gpus": gpus, "unread": unread},
+                    value=f"{gpus} GPUs",
+                    severity="warning",
+                )
                 return
 
 
@@ -484,7 +496,7 @@ def _pod_names(manifest: Manifest, jobs: list[MarkupNode]) -> Iterator[Finding]:
     name = manifest.document.text("metadata", "name")
     known = "|".join(re.escape(job.text("name")) for job in jobs)
     domain = manifest.document.text("spec", "network", "subdomain") or name
-    right = re.compile(rf"{re.escape(name)}-({known})-\d+-\d+(\.{re.escape(domain)}.*)?(:\d+)?")
+    right = re.compile(rf"{re.escape(name)}-({known})-\d+-\d+(\.{re.escape(domain)}(\..*)?)?(:\d+)?")
     for pods in manifest.pods:
         for container in _items(pods.spec, "containers"):
             value, node = _environment(container).get("MASTER_ADDR", ("", container))

@@ -464,13 +464,23 @@ def _image(launch: Launch) -> Iterator[Finding]:
             continue
         begin = names.index(program)
         options = words[begin + 1 :]
-        if not verbs & set(options) or any("$" in word for word in options) or launch.is_on_cpu:
+        is_prepared = program in ("singularity", "apptainer") and PREPARED.search(launch.script.text)
+        if (
+            is_prepared
+            or not verbs & set(options)
+            or any("$" in word for word in options)
+            or launch.is_on_cpu
+        ):
             continue
         if not any(option.startswith(switches) for option in options):
             shown = " or ".join(switches[:2])
             yield case("L73", "gpus", launch.where, {"program": program, "option": shown}, value=program)
 
 
+PREPARED = re.compile(
+    r"(SINGULARITY|APPTAINER)(ENV)?_|\bmodule (load|use|swap)|rocm|\bhip|lumi|MI[23]\d\d", re.I
+)
+"""Signs of a site that brings the GPUs into its images in another way."""
 IMAGE_SWITCHES: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
     "singularity": (frozenset({"exec", "run"}), ("--nv", "--rocm", "--nvccli")),
     "apptainer": (frozenset({"exec", "run"}), ("--nv", "--rocm", "--nvccli")),

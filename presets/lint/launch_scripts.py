@@ -94,7 +94,8 @@ def _strict_reads(seen: script.ScriptContents) -> set[str]:
 def _unset_variables(started: Started) -> Iterator[Finding]:
     """Report variables of a rank that the script needs, and that nothing sets without a launcher."""
     launch, seen = started.launch, started.seen
-    if launch.call.program != "python":
+    text = " ".join(word.text for word in launch.call.command.words)
+    if launch.call.program != "python" or re.search(r"\bsource\b|(^|[\s;])\. \S", text):
         return
     needed = _strict_reads(seen) & set(RANK_VARIABLES)
     init = next((call for full, call in seen.calls if full == INIT), None)

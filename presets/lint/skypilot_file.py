@@ -285,7 +285,8 @@ def _network(task: MarkupNode, wishes: list[MarkupNode], file: str, nnodes: int)
     tier = next(iter(tiers), None)
     where = place(file, tier or task.get("resources") or task.get("num_nodes"), "resources")
     text = f"{nnodes} nodes with the plain network between them, not the fastest that there is."
-    yield issue("L21", where, text, value="network_tier: standard" if tier else "")
+    value = "network_tier: standard" if tier else ""
+    yield issue("L21", where, text, value=value, severity="warning" if tier else "note")
 
 
 def _ignores_tiers(task: MarkupNode, wishes: list[MarkupNode]) -> bool:

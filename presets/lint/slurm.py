@@ -244,10 +244,14 @@ def _is_switch(name: str) -> bool:
     return name in names["switches"] or name in names["optional"]
 
 
+ALIASES = {"tasks-per-node": "ntasks-per-node", "tasks": "ntasks"}
+
+
 @functools.lru_cache(maxsize=500)
 def _full_name(name: str) -> str:
     """Return the option with this name or this prefix, as getopt matches it; `cpu_bind` is an old spelling."""
     names = launch_words()["slurm"]
+    name = ALIASES.get(name, name)
     every = {*names["values"], *names["switches"], *names["optional"]}
     if name in every:
         return name
