@@ -216,7 +216,11 @@ class _NamedPipe(_OpenFile):
 
 def _named_pipe(name: str, path: Path) -> _NamedPipe | None:
     """Open a named pipe, and wait for its writer; None for anything else. Raises RunError."""
-    if not path.is_fifo() or os.path.realpath(path).startswith("/proc/"):  # a pipe of the shell: `<(…)`
+    try:
+        is_fifo = path.is_fifo()
+    except OSError:  # a name that is too long, which opening the file reports
+        return None
+    if not is_fifo or os.path.realpath(path).startswith("/proc/"):  # a pipe of the shell: `<(…)`
         return None
     file = _open(name, path, os.O_RDONLY | os.O_NONBLOCK)
     end = clock.monotonic() + WRITER_S
