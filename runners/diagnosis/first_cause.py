@@ -309,13 +309,17 @@ class _Case:
 
     def _specificity_of(self, message: Message) -> Specificity:
         rule = message.hits.rule
-        if rule.id == UNEXPLAINED and message.is_reason:
+        if rule.id == UNEXPLAINED and message.is_reason and not self._has_error_of_nccl():
             return Specificity.CAUSE
         if rule.id == UNEXPLAINED:
             return Specificity.LAST_WORDS if self._is_before_reports(message) else Specificity.MESSAGE
         if rule.role != "symptom":
             return Specificity.INFERRED
         return Specificity.CONSEQUENCE if rule.id in LATER else Specificity.SYMPTOM
+
+    def _has_error_of_nccl(self) -> bool:
+        """Whether a rule knows an error that NCCL mentions."""
+        return any(_mentions_error(finding) and finding.layer == "nccl" for finding in self.findings)
 
     def _is_before_reports(self, message: Message) -> bool:
         """Whether the message has a form that only errors have, and no earlier line reports the failure."""
