@@ -268,12 +268,12 @@ def test_a_task_is_printed_without_skypilot(
         "launchers": [{"name": "torchrun", "line": 1, "known": True, "ranks": 16}],
     }
     assert [(one["id"], one["where"]) for one in document["findings"]] == [
-        ("L47", "task.yaml:5"), ("L21", "task.yaml:3"), ("L4", "task.yaml:7"),
+        ("L47", "task.yaml:5"), ("L69", "task.yaml:7"), ("L21", "task.yaml:3"), ("L4", "task.yaml:7"),
     ]  # fmt: skip
     words = ["--network-tier", "best", "--nnodes", "3", "--env", "NCCL_TIMEOUT=3", "--managed"]
     assert main(["plan", "--task", file, "--json", *words]) == 0
     found = [one["id"] for one in json.loads(capsys.readouterr().out)["findings"]]
-    assert sorted(found) == ["L1", "L12", "L35", "L4", "L47"]
+    assert sorted(found) == ["L1", "L12", "L35", "L4", "L47", "L69"]
 
 
 def test_candidates_are_those_of_the_task(
