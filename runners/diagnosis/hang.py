@@ -13,7 +13,7 @@ from ..run.model import RunPhase
 from ..run.pulse import Collective, Pulse, Stall
 from ..run.samples import Gpu
 from ..run.under_way import stopping
-from . import activity, culprits, died, leaving, own_lines, progress, starting, waits
+from . import activity, culprits, died, leaving, motionless, own_lines, progress, starting, waits
 from .activity import Activity, Kind
 from .call_differences import Shift, Split, calls, left_out_between, shift, split
 from .culprits import Case, waiting_text
@@ -27,6 +27,9 @@ WHEN_STOPPED = "hung when it was stopped: "
 STOPPED_S, QUIET_S = 8.0, 60.0
 
 
+_UNWIND = "mend what raised this exception; call no collective in an `except` or `finally` block that other ranks skip"
+
+
 def find(view: View) -> Iterable[Finding]:
     """Report the ranks that keep others waiting, or the difference between the ranks' calls."""
     if view.state.phase in (RunPhase.STOPPING, RunPhase.STOPPED):
@@ -38,7 +41,7 @@ def find(view: View) -> Iterable[Finding]:
     waiting = waits.collect(view)
     halted = _stopped(view, waiting)
     if not waiting.pending:
-        return halted or list(leaving.find(view))
+        return halted or list(leaving.find(view)) or list(motionless.find(view))
     if halted or starting.alarms(view):
         return halted
     dead = died.reported(view)
@@ -244,14 +247,15 @@ def mismatch(view: View, pending: Pending, *, sites: bool) -> Finding | None:
     text = f"{phrase} where {spans_text('rank', most)} {agreeing(most, 'is', 'are')} in {_call(usual, parting)}"
     if skipped is not None:
         text = f"{view.ranks_text(few)} skipped {_located(skipped)}: {text}"
-    text += _handles(view, few, most) or _steps(view, few, most)
+    after = _handles(view, few, most)
+    text += after or _steps(view, few, most)
     return Finding(
         "hang-mismatch",
         "error",
         text,
         **view.rank_fields(few),
         waiting=tuple(most),
-        remedy=ALIGN,
+        remedy=_UNWIND if after else ALIGN,
         since=pending.since,
         evidence=tuple(_parted(view, parting, pending)),
     )
