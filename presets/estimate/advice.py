@@ -5,28 +5,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..finding import PlanError
-from ..launchers import megatron
-from ..load import builtin_library, load
-from ..model import Preset
-from ..request import Request
-from .launch_command import LaunchPlace, command_of, launch_request
-from .memory import Estimate, estimate_for, format_for
-from .model_kinds import with_adapters
-from .strategies import (
-    Needs,
-    ScriptKind,
-    Strategy,
-    computes_in_bf16,
-    mesh_sizes,
-    script_kinds,
-    strategies,
-)
-from .workload import CONTEXT_BYTES, FORMATS, GB, GPU, USABLE, Format, Shape
+from .advice_case import AdviceCase
+from .assumptions import Change
+from .option import Option, option_of
+from .strategies import Needs, Strategy, mesh_sizes, script_kinds, strategies
+from .workload import Shape
 
 GROUPS: Sequence[Needs] = ("", "edit", "host", "disk")
 """What a strategy needs, the cheapest first. More GPUs come after these."""
@@ -35,89 +21,6 @@ LARGEST_NODE = 8
 MOST_NODES = 1 << 14
 SHORTEST = 128
 """Shortest sequence to try, in positions."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdviceCase:
-    """The question."""
-
-    model: Shape
-    place: LaunchPlace
-    kind: str = "unknown"
-    """Key of a ScriptKind."""
-    weights: str | None = None
-    """Format of the script's weights, "fp32" or "bf16". None: unknown."""
-    precision: str | None = None
-    """Format of the computation, or None for the usual one."""
-    lora: int | None = None
-    """Rank of LoRA adapters, or None for training all parameters."""
-    quantized: bool = False
-    """True if the frozen base is in 4 bits (QLoRA)."""
-    host_limit: float | None = None
-    """Bytes of a node's host memory, or None if unknown."""
-    script: str = "train.py"
-
-    @property
-    def ranks(self) -> int:
-        return self.place.nodes * self.place.gpus.count
-
-    @property
-    def limit(self) -> float:
-        """Memory of a GPU in bytes."""
-        return self.place.gpus.memory_gb * GB
-
-    @property
-    def counted_weights(self) -> str:
-        """Return the format that the estimates count: torch creates weights in fp32."""
-        return self.weights or "fp32"
-
-    @property
-    def half(self) -> str:
-        """Return the format of the computation if the preset or the script's arguments set it."""
-        kind = script_kinds()[self.kind]
-        return self.precision or ("bf16" if computes_in_bf16(self.place.gpus) else kind.half)
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Remedies that keep the strategy."""
-
-    recompute: bool
-    """Compute the activations of each layer again in backward."""
-    passes: int = 1
-    """Backward passes that share the micro-batch."""
-    fused: bool = False
-    """Take torch's fused optimizer, which updates without a copy of a moment."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Option:
-    """One strategy with its remedies, its estimate and its launch."""
-
-    strategy: Strategy
-    title: str
-    """With the sizes of the mesh."""
-    change: Change
-    estimate: Estimate
-    form: Format
-    needs: Needs
-    edits: tuple[str, ...]
-    """What the script itself has to do, as verbs."""
-    request: Request
-    preset: Preset
-    model: Shape
-    """The model as the script gets it: the command may change batch and recomputation."""
-    place: LaunchPlace
-    fits_whole: bool = True
-    """False if the model has to fit on one GPU before it is divided, and does not."""
-
-    @property
-    def fits(self) -> bool:
-        return self.estimate.fits and self.fits_whole
-
-    @property
-    def command(self) -> str:
-        return command_of(self.request)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,9 +81,6 @@ def _advise(case: AdviceCase) -> Advice:
     return Advice(case=case, rows=rows, ranked=ranked, more=more, shorter=shorter)
 
 
-# --- ranking
-
-
 def _suitable(case: AdviceCase, kind: str) -> list[Strategy]:
     place, model = case.place, case.model
     suited = [row for row in strategies(kind) if row.suits(model, place.gpus, place.nodes)]
@@ -233,7 +133,7 @@ def _best_size(case: AdviceCase, strategy: Strategy, change: Change, kind: str) 
     """Return the option with the smallest sizes that fit, else with the sizes that need the least memory."""
     place = case.place
     options = (
-        _option(case, strategy, change, kind, sizes)
+        option_of(case, strategy, change, kind, sizes)
         for sizes in mesh_sizes(strategy, case.model, place.gpus, place.nodes)
     )
     best: Option | None = None
@@ -244,191 +144,6 @@ def _best_size(case: AdviceCase, strategy: Strategy, change: Change, kind: str) 
             best = option
     assert best is not None  # _suitable keeps only strategies with a size
     return best
-
-
-# --- one option
-
-
-def _option(
-    case: AdviceCase, strategy: Strategy, change: Change, kind: str, sizes: Mapping[str, int]
-) -> Option:
-    """Return one strategy with its command and the estimate of that command."""
-    script = script_kinds()[kind]
-    assumed = _Assumed(case=case, strategy=strategy, change=change, script=script, sizes=sizes)
-    overrides, args = assumed.overrides(), assumed.args()
-    preset = _changed_preset(strategy.preset, overrides)
-    model = assumed.model_of_script()
-    adopts = kind == "ddp" and (strategy.preset not in ("single", "ddp") or bool(overrides))
-    model, form = _formed(case, script, preset, model)
-    fused = script.fused or change.fused
-    device = replace(GPU, foreach=not fused, fused=fused)
-    found = estimate_for(preset, model, form, case.ranks, case.limit, device, args)
-    host = None if case.host_limit is None else case.host_limit / case.place.gpus.count
-    whole = form.weights * model.parameters + CONTEXT_BYTES
-    is_edit = bool(strategy.edit) or kind != case.kind
-    edits = (
-        *(("call distui's parallelize()",) if kind != case.kind else ()),
-        *filter(None, (strategy.edit,)),
-    )
-    return Option(
-        strategy=strategy,
-        title=strategy.title.format(**sizes),
-        change=change,
-        estimate=replace(found, host_limit=host),
-        form=form,
-        needs="edit" if is_edit and strategy.needs == "" and kind != case.kind else strategy.needs,
-        edits=(*edits, *assumed.of_script()),
-        request=launch_request(case.place, strategy.preset, overrides, adopts, (case.script, *args)),
-        preset=preset,
-        model=model,
-        place=case.place,
-        fits_whole=not adopts or strategy.preset == "ddp" or whole <= USABLE * case.limit,
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Assumed:
-    """How the assumptions of an estimate reach the script."""
-
-    case: AdviceCase
-    strategy: Strategy
-    change: Change
-    script: ScriptKind
-    sizes: Mapping[str, int]
-
-    @property
-    def micro(self) -> int:
-        return self.case.model.micro_batch // self.change.passes
-
-    @property
-    def kind(self) -> str:
-        """Return the preset's kind of strategy."""
-        return _shipped(self.strategy.preset).strategy.kind
-
-    @property
-    def sets_recompute(self) -> bool:
-        return self.kind in self.script.recompute
-
-    def overrides(self) -> tuple[str, ...]:
-        """Return the changed fields of the preset."""
-        found = [*self._mesh(), *self._precision()]
-        if self.change.recompute and self.sets_recompute:
-            found.append("strategy.activation_checkpointing=true")
-        return (*found, *self._batch())
-
-    def _mesh(self) -> Iterator[str]:
-        if self.strategy.args:  # the script divides the model
-            return
-        mesh = _shipped(self.strategy.preset).mesh
-        wanted = dict(self.sizes)
-        if "pp" in wanted:
-            wanted["microbatches"] = 2 * wanted["pp"]
-        for name, size in wanted.items():
-            if getattr(mesh, name) != size:
-                yield f"mesh.{name}={size}"
-
-    @property
-    def half(self) -> str:
-        """Return the format of the computation. DeepSpeed scales the loss for fp16 itself."""
-        case = self.case
-        if self.kind == "deepspeed" and case.precision is None and not computes_in_bf16(case.place.gpus):
-            return "fp16"
-        return case.half
-
-    def _precision(self) -> Iterator[str]:
-        half = self.half
-        is_set = "precision" in self.script.sets or (
-            self.script.key == "ddp" and self.case.precision not in (None, "fp32")
-        )
-        if is_set and _shipped(self.strategy.preset).precision.param != half:
-            yield f"precision.param={half}"
-
-    def _batch(self) -> Iterator[str]:
-        pieces = 2 * self.sizes["pp"] if "pp" in self.sizes else 1
-        if "batch" in self.script.sets:
-            yield f"batch.micro={self.micro * pieces}"
-        if "accumulation" in self.script.sets and self.change.passes > 1 and pieces == 1:
-            yield f"batch.accumulation={self.change.passes}"
-
-    def args(self) -> tuple[str, ...]:
-        """Return the script's arguments."""
-        found = [word.format(**self.sizes) for word in self.strategy.args]
-        found += self.script.args_for(self.half)
-        if self.change.recompute and not self.sets_recompute:
-            found += self.script.args_for("recompute")
-        found += self.script.args_for("batch", micro=self.micro)
-        if self.change.passes > 1:
-            found += self.script.args_for("accumulation", passes=self.change.passes)
-        return tuple(found)
-
-    def of_script(self) -> Iterator[str]:
-        """Yield what only the script itself can do."""
-        given = self.script.args
-        if self.script.key == "unknown" and self.kind == "deepspeed":
-            yield "use DeepSpeed, as by deepspeed.initialize()"
-        if self.change.fused:
-            yield "make its optimizer with fused=True"
-        if self.change.recompute and not self.sets_recompute and "recompute" not in given:
-            yield "recompute its layers, as by model.gradient_checkpointing_enable()"
-        if "batch" not in self.script.sets and "batch" not in given and self.micro > 1:
-            yield f"take {self.micro} sequences per rank and pass"
-        elif "batch" not in self.script.sets and "batch" not in given:
-            yield "take one sequence per rank and pass"
-        if self.change.passes > 1 and self.script.key in ("ddp", "accelerate"):
-            yield f"accumulate the gradients of {self.change.passes} passes"
-        if self.case.lora is not None:
-            yield f"train LoRA adapters, as by peft's LoraConfig(r={self.case.lora})"
-            if self.case.quantized:
-                yield "load the base in 4 bits, as by BitsAndBytesConfig(load_in_4bit=True)"
-
-    def model_of_script(self) -> Shape:
-        """Return the model with the assumptions that only the script can make."""
-        pieces = 2 * self.sizes["pp"] if "pp" in self.sizes and not self.strategy.args else 1
-        recompute = self.change.recompute and not self.sets_recompute
-        return replace(self.case.model, micro_batch=self.micro * pieces, recompute=recompute)
-
-
-@functools.cache
-def _shipped(name: str) -> Preset:
-    return load(name, presets=_library()).preset
-
-
-@functools.cache
-def _changed_preset(name: str, overrides: tuple[str, ...]) -> Preset:
-    return load(name, overrides, presets=_library()).preset
-
-
-_library = functools.cache(builtin_library)
-
-
-def _formed(case: AdviceCase, script: ScriptKind, preset: Preset, model: Shape) -> tuple[Shape, Format]:
-    """Return the model, and the format of its states that this kind of script has under the preset."""
-    form = format_for(preset, case.counted_weights)
-    if script.key == "megatron":
-        form = FORMATS["megatron"]
-    if case.lora is not None:
-        return with_adapters(model, form, case.lora, quantized=case.quantized)
-    upcasts = script.key in ("accelerate", "trainer") and preset.strategy.kind == "fsdp2"
-    if upcasts and preset.precision.param != "fp32":
-        return model, FORMATS["fp32"]  # Accelerate: fsdp2_prepare_model
-    return model, form
-
-
-def estimate_preset(case: AdviceCase, preset: Preset, args: Sequence[str] = ()) -> Estimate:
-    """Estimate any preset for the case, with Megatron-LM's sizes in the script's arguments.
-
-    Raises PlanError if the mesh or these sizes do not divide the ranks.
-    """
-    ranks = 1 if preset.strategy.kind == "single" else case.ranks
-    asked = megatron.read(args)
-    wrong = None if asked is None else megatron.misfit(asked, ranks)
-    if wrong is not None:
-        raise PlanError(f"{wrong.where} {wrong.value}: {wrong.text} {wrong.remedy}")
-    model, form = _formed(case, script_kinds()[case.kind], preset, case.model)
-    return estimate_for(preset, model, form, ranks, case.limit, args=args)
-
-
-# --- more than these GPUs
 
 
 def _on_more_gpus(case: AdviceCase) -> Option | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..plurals import plural
-from .advice import Advice, Option
+from .advice import Advice
 from .launch_command import LaunchPlace
 from .memory import Estimate
+from .option import Option
 from .workload import GB, USABLE
 
 KINDS = "ddp, accelerate, trainer, deepspeed or megatron"

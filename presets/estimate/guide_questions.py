@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..finding import PlanError
-from .advice import AdviceCase
+from .advice_case import AdviceCase
 from .launch_command import LaunchPlace
 from .model_kinds import mixture
 from .workload import VOCABULARY, parse_gpus, parse_parameters, shape

@@ -11,10 +11,12 @@ from typing import Any, TypedDict
 
 from msgspec import Struct, to_builtins
 
-from ...presets.estimate.advice import Advice, AdviceCase, Option, advise
+from ...presets.estimate.advice import Advice, advise
+from ...presets.estimate.advice_case import AdviceCase
 from ...presets.estimate.advice_words import title_of, verdict
 from ...presets.estimate.launch_command import LaunchPlace
 from ...presets.estimate.model_kinds import mixture
+from ...presets.estimate.option import Option
 from ...presets.estimate.script_kind import kind_of_script
 from ...presets.estimate.strategies import script_kinds
 from ...presets.estimate.workload import (

@@ -10,10 +10,12 @@ from each import for_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distui.presets.estimate.advice import Advice, AdviceCase, Option, advise
+from distui.presets.estimate.advice import Advice, advise
+from distui.presets.estimate.advice_case import AdviceCase
 from distui.presets.estimate.advice_words import more_line, plain_line, title_of, verdict, weights_line
 from distui.presets.estimate.launch_command import LaunchPlace
 from distui.presets.estimate.model_kinds import mixture
+from distui.presets.estimate.option import Option
 from distui.presets.estimate.workload import GB, Shape, parse_gpus, parse_parameters, shape
 from distui.presets.finding import PlanError
 

@@ -13,10 +13,12 @@ import pytest
 from each import for_each
 
 from distui.presets import skypilot
-from distui.presets.estimate.advice import Advice, AdviceCase, Option, advise
+from distui.presets.estimate.advice import Advice, advise
+from distui.presets.estimate.advice_case import AdviceCase
 from distui.presets.estimate.launch_command import LaunchPlace
 from distui.presets.estimate.memory import estimate_for
 from distui.presets.estimate.model_kinds import mixture, with_adapters
+from distui.presets.estimate.option import Option
 from distui.presets.estimate.script_kind import kind_of_script
 from distui.presets.estimate.strategies import script_kinds, strategies
 from distui.presets.estimate.workload import FORMATS, GB, GPU, Format, Shape, parse_gpus, shape

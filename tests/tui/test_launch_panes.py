@@ -11,7 +11,8 @@ from conftest import Rig, Start, shown
 from test_launch_screen import at_field, chosen, here, opened
 from textual.events import Paste
 
-from distui.presets.estimate.advice import AdviceCase, advise
+from distui.presets.estimate.advice import advise
+from distui.presets.estimate.advice_case import AdviceCase
 from distui.presets.estimate.guide_questions import QUESTIONS
 from distui.presets.estimate.launch_command import LaunchPlace
 from distui.presets.estimate.memory import estimate_for, format_for

@@ -8,7 +8,8 @@ import pytest
 from each import for_each
 
 from distui.presets import model
-from distui.presets.estimate.advice import AdviceCase, advise
+from distui.presets.estimate.advice import advise
+from distui.presets.estimate.advice_case import AdviceCase
 from distui.presets.estimate.launch_command import LaunchPlace
 from distui.presets.estimate.workload import GB, USABLE, NodeGpus, name_of_gpu, shape
 from distui.presets.finding import Finding

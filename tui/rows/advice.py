@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...presets.estimate.advice import Advice, Option, estimate_preset
+from ...presets.estimate.advice import Advice
 from ...presets.estimate.advice_words import beside, formats, more_line, verdict, weights_line
 from ...presets.estimate.memory import Estimate
+from ...presets.estimate.option import Option, estimate_preset
 from ...presets.estimate.workload import GB, USABLE
 from ...presets.finding import PlanError
 from ...presets.model import Preset

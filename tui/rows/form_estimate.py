@@ -5,10 +5,12 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from ...presets.estimate.advice import Advice, AdviceCase, Option, advise
+from ...presets.estimate.advice import Advice, advise
+from ...presets.estimate.advice_case import AdviceCase
 from ...presets.estimate.guide_questions import CHOSEN, LORA_RANK
 from ...presets.estimate.launch_command import LaunchPlace
 from ...presets.estimate.model_kinds import mixture
+from ...presets.estimate.option import Option
 from ...presets.estimate.workload import (
     GB,
     VOCABULARY,

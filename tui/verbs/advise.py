@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ...presets.estimate import advice_words as words
-from ...presets.estimate.advice import Advice, Option
+from ...presets.estimate.advice import Advice
+from ...presets.estimate.option import Option
 from ...presets.estimate.workload import GB
 from ...runners.launch.advice import Advised, MemoryQuestion, advised, document
 from ..rows import advice as rows
