@@ -16,15 +16,23 @@ from .view import View
 
 NEAR, FAR = 0.95, 0.90
 """Shares of the limit above which a cgroup becomes nearly full, and below which the finding ends."""
-WARM_UP_S = 180.0
-"""Seconds after the start of an attempt during which growth is not reported."""
-LEAST_S = 300.0
-"""Minimum seconds of growth for a finding."""
 WINDOW_S = 900.0
-AHEAD_S = 1800.0
-"""Only memory that runs out within this many seconds is reported."""
-MUCH = 0.05
-"""Minimum growth as a share of the limit."""
+
+
+class Pace(NamedTuple):
+    """The evidence that a growth needs: less if it is fast."""
+
+    warm_up_s: float
+    """Seconds after the start of an attempt during which growth is not reported."""
+    least_s: float
+    """Minimum seconds of growth for a finding."""
+    ahead_s: float
+    """Only memory that runs out within this many seconds is reported."""
+    much: float
+    """Minimum growth as a share of the limit."""
+
+
+SLOW, FAST = Pace(180.0, 300.0, 1800.0, 0.05), Pace(30.0, 100.0, 600.0, 0.1)
 
 
 def near(view: View) -> Iterable[Finding]:
@@ -63,79 +71,87 @@ def _held(view: View, node: int) -> tuple[str, ...]:
 
 def rising(view: View) -> Iterable[Finding]:
     """Report ranks whose memory grows steadily and reaches the limit soon. Host memory has one finding per node."""
+    return list(_rising(view, SLOW)) or list(_rising(view, FAST))
+
+
+def _rising(view: View, pace: Pace) -> Iterable[Finding]:
     attempt = view.attempt
-    if attempt is None or view.now - attempt.began < WARM_UP_S + LEAST_S:
+    if attempt is None or view.now - attempt.began < pace.warm_up_s + pace.least_s:
         return
-    since = max(attempt.began + WARM_UP_S, view.now - WINDOW_S)
-    short = {node: growth for node in view.state.nodes if (growth := _short(view, node, since)) is not None}
+    since = max(attempt.began + pace.warm_up_s, view.now - WINDOW_S)
+    short = {
+        node: growth for node in view.state.nodes if (growth := _short(view, node, since, pace)) is not None
+    }
     growing: dict[int, dict[int, Growth]] = {}
     for number, rank in view.state.ranks.items():
         if rank.phase is not RankPhase.RUNNING:
             continue
         points = view.memory.get(number, ())
-        if rank.place.node in short and (own := _growth(points, since, gpu=False)):
+        if rank.place.node in short and (own := _growth(points, since, pace, gpu=False)):
             growing.setdefault(rank.place.node, {})[number] = own
-        if (gpu := _gpu(view, number, points, since)) is not None:
+        if (gpu := _gpu(view, number, points, since, pace)) is not None:
             yield gpu
     for node, ranks in growing.items():
-        yield from _host_growth(view, node, ranks, *short[node])
+        yield from _host_growth(view, node, ranks, *short[node], pace)
 
 
-def _short(view: View, node: int, since: float) -> tuple[Room, Growth] | None:
+def _short(view: View, node: int, since: float, pace: Pace) -> tuple[Room, Growth] | None:
     """Return the limit of a node and its growth; None if the limit is not reached soon.
 
     File pages that ranks map do not count as memory in use.
     """
     room, points = memory_limit(view.state.nodes[node]), view.node_memory.get(node, ())
-    if room is None or not _nears(points, room.limit - room.used, gpu=False):
+    if room is None or not _nears(points, room.limit - room.used, pace, gpu=False):
         return None
-    whole = _growth(points, since, gpu=False)
-    if whole is None or room.limit - room.used > whole.a_second * AHEAD_S:
+    whole = _growth(points, since, pace, gpu=False)
+    if whole is None or room.limit - room.used > whole.a_second * pace.ahead_s:
         return None
     return room, whole
 
 
-def _growth(points: Sequence[MemoryPoint], since: float, *, gpu: bool) -> Growth | None:
+def _growth(points: Sequence[MemoryPoint], since: float, pace: Pace, *, gpu: bool) -> Growth | None:
     """Return the steady growth since a time; None without one, or if the newest size is unknown."""
     if not sizes(points[-1:], gpu=gpu):
         return None
-    return steady(sizes((point for point in points if point.at >= since), gpu=gpu), LEAST_S)
+    return steady(sizes((point for point in points if point.at >= since), gpu=gpu), pace.least_s)
 
 
 def _host_growth(
-    view: View, node: int, ranks: dict[int, Growth], room: Room, whole: Growth
+    view: View, node: int, ranks: dict[int, Growth], room: Room, whole: Growth, pace: Pace
 ) -> Iterable[Finding]:
     """Report growth only if the ranks cause most of the node's growth."""
-    pace = sum(growth.a_second for growth in ranks.values())
+    of_ranks = sum(growth.a_second for growth in ranks.values())
     grown = sum(growth.a_second * (view.now - growth.since) for growth in ranks.values())
-    if not whole.a_second / 2 <= pace <= 2 * whole.a_second or grown < MUCH * room.limit:
+    if not whole.a_second / 2 <= of_ranks <= 2 * whole.a_second or grown < pace.much * room.limit:
         return
     worst = max(ranks, key=lambda rank: ranks[rank].a_second)
     limit = f"{size_text(room.limit)} of {'the cgroup' if room.cgroup else 'the node'}"
     yield _finding(view, worst, node, tuple(sorted(ranks)), "host memory", limit, ranks[worst])
 
 
-def _gpu(view: View, number: int, points: Sequence[MemoryPoint], since: float) -> Finding | None:
+def _gpu(
+    view: View, number: int, points: Sequence[MemoryPoint], since: float, pace: Pace
+) -> Finding | None:
     gpu = view.gpu(number)
     if gpu is None or gpu.mem_total is None or gpu.mem_used is None:
         return None
     free = gpu.mem_total - gpu.mem_used
-    growth = _growth(points, since, gpu=True) if _nears(points, free, gpu=True) else None
-    if growth is None or free > growth.a_second * AHEAD_S:
+    growth = _growth(points, since, pace, gpu=True) if _nears(points, free, pace, gpu=True) else None
+    if growth is None or free > growth.a_second * pace.ahead_s:
         return None
-    if growth.a_second * (view.now - growth.since) < MUCH * gpu.mem_total:
+    if growth.a_second * (view.now - growth.since) < pace.much * gpu.mem_total:
         return None
     limit = f"{size_text(gpu.mem_total)} of its GPU"
     return _finding(view, number, view.state.ranks[number].place.node, (), "GPU memory", limit, growth)
 
 
-def _nears(points: Sequence[MemoryPoint], free: int, *, gpu: bool) -> bool:
+def _nears(points: Sequence[MemoryPoint], free: int, pace: Pace, *, gpu: bool) -> bool:
     """Whether the first and last size suggest that memory runs out. A cheap test before `_growth`."""
     known = sizes((*points[:1], *points[-1:]), gpu=gpu)
     if len(known) < 2:
         return False
     (began, before), (ended, after) = known
-    return 3 * AHEAD_S * (after - before) > free * (ended - began)
+    return 3 * pace.ahead_s * (after - before) > free * (ended - began)
 
 
 def _finding(

@@ -271,7 +271,8 @@ def test_memory_that_grows_steadily_towards_the_limit() -> None:
     [
         ("slowly", full(30), growing(10, 11)),
         ("far from the limit", full(10), growing(1, 2)),
-        ("for a short time", full(60), growing(10, 30, 200)),
+        ("for a short time", full(60), growing(10, 30, 90)),
+        ("fast, but far from the limit", full(10), growing(1, 8, 150)),
         ("not at all", full(63), growing(30, 30)),
         ("falling", full(63), growing(30, 20)),
         ("unknown limit", None, growing(10, 30)),
@@ -282,9 +283,14 @@ def test_memory_that_need_not_worry(name: str, host: Host | None, curves: dict[s
     assert found(state_of(host=host), **curves) == [], name
 
 
+def test_memory_that_grows_fast_is_told_after_two_minutes() -> None:
+    (one,) = found(state_of(host=full(50)), **growing(10, 20, 130))
+    assert (one.id, one.rank) == ("mem-creep", 1)
+
+
 def test_memory_that_grows_in_warm_up() -> None:
     state = state_of(host=full(50))
-    state.attempts[0].began = NOW - 400
+    state.attempts[0].began = NOW - 120
     assert found(state, **growing(10, 30)) == []
 
 
