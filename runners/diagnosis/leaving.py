@@ -16,6 +16,8 @@ SHUTS_DOWN = 8
 """Pulses of a rank whose interpreter shuts down until it is reported: one comes every two seconds."""
 LEAVES_S = 20.0
 """Seconds from the last step until a rank that sleeps at its exit is reported. Uploads and logs end before."""
+NEVER_S = 90.0
+"""Seconds from the last step until the exit counts as endless."""
 _EXITS = {
     "_shutdown": ("/threading.py", "a thread"),
     "_python_exit": ("/concurrent/futures/thread.py", "a thread of an executor"),
@@ -43,13 +45,21 @@ def find(view: View) -> Iterable[Finding]:
         text = f"{view.ranks_text(ranks)} {does}, waiting for {why}{others}"
         yield Finding(
             "hang-leaving",
-            "warning",
+            _severity(view, ranks, gone),
             text,
             **view.rank_fields(ranks),
             remedy=_REMEDY,
             since=view.raised_since(text) or activity.still_since(view.history[ranks[0]]),
             evidence=proof[why],
         )
+
+
+def _severity(view: View, ranks: Iterable[int], gone: Iterable[int]) -> str:
+    """Return an error once all other ranks have been gone for a while: the job then never ends."""
+    steps = [view.history[rank][-1].last_step for rank in ranks]
+    is_long = all(step is not None and view.now - step >= NEVER_S for step in steps)
+    alone = {*ranks, *gone} >= view.state.ranks.keys()
+    return "error" if list(gone) and alone and is_long else "warning"
 
 
 def _proof(rank: int, pulse: Pulse) -> Iterable[str]:

@@ -240,6 +240,11 @@ def leaves(rank: int, *, last_step: float = NOW - 60, share: float = 0.0) -> tup
     return series(rank, SHUTDOWN, call="futex", threads=(UPLOADS,), last_step=last_step, share=share)
 
 
+@pytest.mark.parametrize(("age", "severity"), [(80.0, "warning"), (95.0, "error")])
+def test_a_job_that_never_ends_is_an_error(age: float, severity: str) -> None:
+    assert only(Made(ranks=2).add(leaves(1, last_step=NOW - age)).end(0).hang()).severity == severity
+
+
 def test_a_thread_that_sends_at_the_exit_is_at_work() -> None:
     def sending(pulse: Pulse) -> Pulse:
         return structs.replace(pulse, work=Work(0, 0, 0, 0, 0, 0.0, int(1e5 * (pulse.at - NOW + 99)), 0))
