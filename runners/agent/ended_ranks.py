@@ -102,6 +102,10 @@ class Ended:
         )
 
 
+SAID = 2
+"""Lines of stdout of a rank that ended with an exit code, but without an exception: it may have printed the reason."""
+
+
 def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHING, node: int = 0) -> Ended:
     """Read the files of an ended rank. A rank with exit code 0 wrote its progress to stdout."""
     file = file_id(node, change.attempt, change.rank, "err")
@@ -110,6 +114,8 @@ def gather(run_dir: Path, change: RankChanged, evidence: KernelEvidence = NOTHIN
     finished = log.with_suffix(".end").exists()
     if not (lines or raised or finished):
         lines = _lines_of_command(run_dir, change, node)
+    if change.state is RankPhase.FAILED and not raised and not change.signal:
+        lines = (*lines, *last_lines(run_dir, file_id(node, change.attempt, change.rank, "out"), SAID))
     if change.state is RankPhase.SUCCEEDED:
         lines = last_lines(run_dir, file_id(node, change.attempt, change.rank, "out")) or lines
     crash = _crashed(log) if change.signal else ()
