@@ -219,6 +219,8 @@ LATE_IMPORTS = {
     # Verbs, screens and kinds of runners, of which one process needs one.
     "tui/__main__.py": {"tui.cli"},
     "tui/app.py": {"tui.screens.launch", "tui.screens.rerun"},
+    "tui/arguments.py": {"presets.request"},  # only verbs that launch have its options
+    "tui/command_words.py": {"presets.request"},
     "tui/verbs/completion.py": {
         "presets.load", "presets.model", "presets.nccl", "runners.notify.rule_words",
         "runners.notify.channels", "runners.run.run_notes", "runners.telemetry.metric_names", "tui.rows.run_filter",

@@ -7,8 +7,7 @@ import json
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, NamedTuple
 
-from ..presets.request import ABOUT, LaunchOption, option
-from ..presets.request import options as launch_options
+from ..presets.launch_option import ABOUT, LaunchOption
 from ..runners.launch.option_values import PARSERS
 
 Option = Callable[[argparse._ActionsContainer], object]
@@ -90,23 +89,32 @@ def exclusive(*options: Option, required: bool = False) -> Option:
 
 
 def launch_option(flag: str) -> Option:
-    """Return an option of the table of launch options. Raises KeyError."""
-    return _of_launch(option(flag))
+    """Return an option of the table of launch options."""
+
+    def add(parser: argparse._ActionsContainer) -> None:
+        from ..presets.request import option
+
+        of_launch(option(flag))(parser)
+
+    return add
 
 
 def launch_headings(verb: str, *headings: str) -> Option:
     """Return a verb's launch options under these headings of the table; each heading is a group of `--help`."""
 
     def add(parser: argparse._ActionsContainer) -> None:
+        from ..presets.request import options
+
         for heading in headings:
             group = parser.add_argument_group(heading, ABOUT[heading]) if heading else parser
-            for each in launch_options(verb, heading):
-                _of_launch(each)(group)
+            for each in options(verb, heading):
+                of_launch(each)(group)
 
     return add
 
 
-def _of_launch(option: LaunchOption) -> Option:
+def of_launch(option: LaunchOption) -> Option:
+    """Return a launch option."""
     flags = " ".join(option.flags)
     if not option.takes:
         return switch(flags, option.help)

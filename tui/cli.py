@@ -69,7 +69,7 @@ class ShowVersion(argparse.Action):
 
 
 def parser(typed: str | None = None) -> TopParser:
-    """Make the parser of the command line with the typed verb, or with all verbs (slow).
+    """Make the parser of the command line with the typed verb, without any (""), or with all of them (None).
 
     All parsers take as long as most verbs do.
     """
@@ -114,7 +114,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
     verb = next((word for word in words if not word.startswith("-")), None)
     if verb is not None and verb not in VERBS:
         raise command_words.WrongUsage(_refusal_of(verb, words[: words.index(verb)]))
-    top = parser(verb)
+    top = parser(verb or "")
     options, unknown = top.parse_known_args(words)
     declared: Verb = options.declaration
     list_argument = declared.list_argument

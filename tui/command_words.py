@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from ..presets.request import options as launch_options
 from ..presets.sanitize import quoted
 
 GLOBAL = ("--ascii", "--readonly")
@@ -160,6 +159,8 @@ def _index_after_preset(
 
 def _options(verb: str) -> dict[str, bool]:
     """Return the options of a verb, and whether a value follows each."""
+    from ..presets.request import options as launch_options
+
     about = {flag: bool(each.takes) for each in launch_options(verb) for flag in each.flags}
     return {"-h": False, "--help": False, **dict.fromkeys(GLOBAL, False), **about}
 

@@ -1,7 +1,7 @@
 """Declarations of all verbs, the source of the parser, `--help`, the man pages and completion.
 
 A new verb is a row here, its function in `tui/verbs/` and, if language models may use it, a tool in `tui/mcp/tools.py`.
-This module imports nothing slow, since `distui --help` makes all parsers.
+This module imports nothing slow, since every command needs it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from ..presets.request import HOSTS, NODES, RUN
+from ..presets.launch_option import HOSTS, NODES, RUN
+from ..presets.launch_option import SSH_CONFIG as SSH_CONFIG_OPTION
 from ..runners.launch.option_values import count, minutes, seconds
-from .arguments import Exits, Verb, exclusive, launch_headings, launch_option, switch, value, values, word
+from .arguments import (
+    Exits,
+    Verb,
+    exclusive,
+    launch_headings,
+    launch_option,
+    of_launch,
+    switch,
+    value,
+    values,
+    word,
+)
 from .exit_codes import FAILED, LOST, NO_RUN, TIMED_OUT, UNKNOWN_OUTCOME, UNREACHABLE
 from .option_values import duration, gigabytes, moment, rank_list
 
@@ -36,7 +48,7 @@ RANKS = value(
 FOLLOW = switch("-f --follow", "keep following new output")
 READONLY = switch("--readonly", "allow nothing that changes a run", default=argparse.SUPPRESS)
 REACHABLE = switch("--reachable", "restart an elastic run without the nodes that do not answer")
-SSH_CONFIG = launch_option("--ssh-config")
+SSH_CONFIG = of_launch(SSH_CONFIG_OPTION)
 CHANGED_VARIABLES = values("--env", "K=V", "change a variable")
 REMOVED_VARIABLES = values("--unset", "K", "remove a variable")
 

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from ...presets import skypilot
 from ...presets.finding import PlanError
+from ...presets.launch_option import NODES
 from ...presets.load import load
 from ...presets.node_plans import for_host
 from ...presets.plan import Plan, command_plan, make_plan
 from ...presets.render import LOG_CAP
-from ...presets.request import NODES, REQUEST_OPTIONS, Request
+from ...presets.request import REQUEST_OPTIONS, Request
 from ..logs import log_settings
 from ..node import executable, local_agent
 from ..notify import channels

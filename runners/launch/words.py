@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...presets import skypilot
+from ...presets.launch_option import LaunchOption
 from ...presets.nccl import error_in, full_name
-from ...presets.request import FORM_OPTIONS, REQUEST_OPTIONS, LaunchOption, Request
+from ...presets.request import FORM_OPTIONS, REQUEST_OPTIONS, Request
 from ..run.environment import pairs
 from ..run.errors import RunError
 from .hosts import from_words

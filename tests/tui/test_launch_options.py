@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from each import for_each
 
-from distui.presets.request import ALL, OPTIONS, REQUEST_OPTIONS, LaunchOption, options
+from distui.presets.launch_option import ALL, LaunchOption
+from distui.presets.request import OPTIONS, REQUEST_OPTIONS, options
 from distui.runners.api import arguments
 from distui.runners.launch.launch_form import LaunchForm
 from distui.runners.launch.option_values import PARSERS

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...presets.request import REQUEST_OPTIONS, LaunchOption
+from ...presets.launch_option import LaunchOption
+from ...presets.request import REQUEST_OPTIONS
 from ...presets.request import options as launch_options
 from ...presets.spelling import did_you_mean
 from ..command_words import dashed
