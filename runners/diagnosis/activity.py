@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..run.pulse import Collective, Pulse, RankThread, Site
 from . import progress
@@ -80,16 +80,19 @@ class FrameRule(NamedTuple):
         return name != "<module>" and bool(self.path.search(rooted(file)) and self.names.search(name))
 
 
-_PLACES = tomllib.loads(resources.files(__package__).joinpath("places.toml").read_text("utf-8"))
+@functools.cache
+def _places() -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath("places.toml").read_text("utf-8"))
 
 
+@functools.cache
 def frame_rules(table: str) -> tuple[FrameRule, ...]:
-    """Return the rules of a table in places.toml."""
+    """Return the rules of a table in places.toml; they are compiled at the first use, which a viewer may not need."""
     return tuple(
         FrameRule(
             rule["kind"], re.compile("|".join(rule["path"])), re.compile("|".join(rule.get("names", ())))
         )
-        for rule in _PLACES[table]
+        for rule in _places()[table]
     )
 
 
@@ -98,7 +101,6 @@ def rooted(file: str) -> str:
     return file if file.startswith(("/", "<")) else f"/{file}"
 
 
-_STRONG, _WEAK = frame_rules("strong"), frame_rules("weak")
 _SAVES = re.compile(r"^_?(save|load|write|restore|dump)\w*(check_?point|ckpt|snapshot|state_?dict)", re.I)
 """Names of functions that write or read checkpoints, in any library."""
 _TORCH = re.compile(
@@ -129,8 +131,8 @@ class _StackFrame(NamedTuple):
 @functools.lru_cache(maxsize=8192)
 def _frame(file: str, name: str) -> _StackFrame:
     path = rooted(file)
-    strong = next((Kind(row.kind) for row in _STRONG if row.fits(path, name)), None)
-    weak = next((Kind(row.kind) for row in _WEAK if row.fits(path, name)), None)
+    strong = next((Kind(row.kind) for row in frame_rules("strong") if row.fits(path, name)), None)
+    weak = next((Kind(row.kind) for row in frame_rules("weak") if row.fits(path, name)), None)
     if weak is None and _SAVES.search(name):
         weak = Kind.CHECKPOINT
     return _StackFrame(strong, weak, _level(path))
@@ -160,7 +162,6 @@ BLOCKED, EVENT_LOOP = (
     "is blocked (lock, queue or thread)",
     "waits in its event loop: no task of asyncio is ready",
 )
-_WAITS = frame_rules("wait")
 
 
 def wait_text(stack: Sequence[Site]) -> str:
@@ -169,7 +170,7 @@ def wait_text(stack: Sequence[Site]) -> str:
     for site in stack:
         if own_code(site.file):
             break
-        kind = next((rule.kind for rule in _WAITS if rule.fits(site.file, site.name)), "")
+        kind = next((rule.kind for rule in frame_rules("wait") if rule.fits(site.file, site.name)), "")
         text = f"waits {kind}" if kind else text
     return text
 

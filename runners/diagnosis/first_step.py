@@ -20,7 +20,6 @@ AFTER_S = 5.0
 """Minimum age of an attempt in seconds, since every Python process imports at first."""
 
 
-_SIGNS = frame_rules("start")
 _KINDS = {
     Kind.COMPILE: "compiling",
     Kind.CHECKPOINT: "loading or saving weights",
@@ -84,7 +83,7 @@ def _lock(ranks: dict[int, Rank], pulse: Pulse) -> str:
 @functools.lru_cache(maxsize=2048)
 def doing_words(stack: tuple[Site, ...]) -> str:
     """Describe a stack (innermost first) as a participle; "" for the user's own code."""
-    for sign in _SIGNS:
+    for sign in frame_rules("start"):
         if any(sign.fits(site.file, site.name) for site in stack):
             return sign.kind
     return _KINDS.get(position_of(stack).kind, "")
