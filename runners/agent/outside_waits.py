@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from typing import Any
 
-from ..inrank.thread_waits import BY_KIND, LISTENING, SIGNED, kind_of
+from ..inrank.thread_waits import BY_KIND, LISTENING, PATH_BYTES, PATH_IN, SIGNED, kind_of
 from ..run.proc import read_once
 from ..run.pulse import ProcessWait
 from .awaited_files import other_end
@@ -62,9 +62,21 @@ def wait_of(pid: int, proc: str = "/proc", thread: int | None = None) -> dict[st
     if call == "wait":
         child = int(words[2], 16) if int(words[0]) in BY_KIND else first
         return {"call": call, "on": str(child) if 0 < child < SIGNED else ""}
+    if call == "open":
+        return {"call": call, "on": _path_at(pid, int(words[1 + PATH_IN[int(words[0])]], 16), proc)}
     if call not in _ON_DESCRIPTOR:
         return {"call": call}
     return {"call": call, "descriptor": first, "on": _behind(pid, first, proc)}
+
+
+def _path_at(pid: int, address: int, proc: str) -> str:
+    """Read the path that a process opens, from its memory; "" if it may not be read."""
+    try:
+        with open(f"{proc}/{pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(address)
+            return os.fsdecode(memory.read(PATH_BYTES).partition(b"\0")[0])
+    except (OSError, ValueError):
+        return ""
 
 
 def _behind(pid: int, descriptor: int, proc: str) -> str:

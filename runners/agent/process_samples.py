@@ -51,7 +51,7 @@ def sample(pid: int, proc: str = "/proc") -> Outside:
         _waits_in(pid, proc),
         _workers_busy(members[1:], proc),
         is_frozen(pid, proc),
-        tuple(worker for worker in _workers(members[1:], proc) if _is_halted(worker, proc)),
+        tuple(worker for worker in workers(members[1:], proc) if _is_halted(worker, proc)),
         tuple(members),
     )
 
@@ -86,7 +86,7 @@ def _is_halted(pid: int, proc: str) -> bool:
     return stat is not None and (stat.state in ("T", "t") or is_frozen(pid, proc))
 
 
-def _workers(pids: Iterable[int], proc: str) -> list[int]:
+def workers(pids: Iterable[int], proc: str) -> list[int]:
     """Return the pids of torch's data loader workers among these processes."""
     stats = (read_stat(pid, proc) for pid in pids)
     return [stat.pid for stat in stats if stat is not None and stat.name == WORKER]
@@ -95,7 +95,7 @@ def _workers(pids: Iterable[int], proc: str) -> list[int]:
 def _workers_busy(pids: Iterable[int], proc: str) -> int | None:
     """Return the number of torch data loader workers that are not in poll, waiting for a task. None if unknown."""
     busy = []
-    for pid in _workers(pids, proc):
+    for pid in workers(pids, proc):
         stat = read_stat(pid, proc)
         if stat is None:
             continue

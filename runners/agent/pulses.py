@@ -20,12 +20,12 @@ from ..run import clock, file_locks
 from ..run.freshness import PULSE_S
 from ..run.model import Event, PulseTick, RankPhase
 from ..run.proc import read_stat
-from ..run.pulse import OwnLine, Pulse, RankThread, Site, Stall
+from ..run.pulse import OwnLine, ProcessWait, Pulse, RankThread, Site, Stall
 from ..run.state import RunState
 from .awaited_files import locked_database, other_end
 from .hook_clients import HookClient, HookError, Hooks
 from .outside_waits import child_wait, wait_of
-from .process_samples import Outside, program, sample, tree, world_of
+from .process_samples import Outside, program, sample, tree, workers, world_of
 from .pyspy import PySpy
 from .rank_lines import RankLines
 from .tcp_stalls import stalls
@@ -58,16 +58,23 @@ def _completed(
     return structs.replace(pulse, **seen) if seen else pulse
 
 
+_ASKED = ("lock", "sleep", "read", "write", "poll", "wait")
+"""System calls of a rank that may wait for another process."""
+
+
 def holders(pulses: Sequence[Pulse], ranks: Iterable[int]) -> dict[int, dict[str, Any]]:
     """Return the fields on what each rank waits for: the holder of its lock, or the other end of its pipe.
 
     The holder is a rank, given by its pid in `ranks`, for a child too, or any process.
     """
-    asked = [pulse for pulse in pulses if pulse.call in ("lock", "sleep", "read", "write", "poll", "wait")]
-    if not asked:
-        return {}
-    own = {member: pid for pid in ranks for member in tree(pid)}
     held: dict[int, dict[str, Any]] = {}
+    loading = [pulse for pulse in pulses if position_of(pulse.stack).kind is Kind.LOADER]
+    for pulse in loading:
+        worker = _worker_wait(pulse)
+        if worker is not None:
+            held[pulse.rank] = {"child": worker}
+    asked = [pulse for pulse in pulses if pulse.call in _ASKED and pulse not in loading]
+    own = {member: pid for pid in ranks for member in tree(pid)} if asked else {}
     for pulse in asked:
         seen, holder = _holder(pulse)
         if holder in own and own[holder] != pulse.pid:
@@ -77,6 +84,13 @@ def holders(pulses: Sequence[Pulse], ranks: Iterable[int]) -> dict[int, dict[str
         elif seen:
             held[pulse.rank] = seen
     return held
+
+
+def _worker_wait(pulse: Pulse) -> ProcessWait | None:
+    """Return what a worker of the data loader that the rank waits for is blocked in, except for its next task."""
+    pid = pulse.pid or 0
+    waits = (child_wait(worker, pid) for worker in workers(tree(pid)[1:], "/proc"))
+    return next((wait for wait in waits if wait is not None and wait.call != "poll"), None)
 
 
 def _holder(pulse: Pulse) -> tuple[dict[str, Any], int | None]:

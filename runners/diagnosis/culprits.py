@@ -292,6 +292,8 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     action = activity.wait_text(does.stack) if kind is Kind.LOCK else _AT.get(kind, "sleeps")
     if does.until is not None:
         action = f"sleeps until {time_of_day(does.until, utc=True, date=True)}"
+    if held.worker and kind is Kind.LOADER:
+        action = f"{_AT[kind]}, whose {held.worker}"
     # The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
     if held.does and kind is not Kind.LOADER:
         action = held.does

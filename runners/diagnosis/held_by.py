@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ..inrank.thread_waits import LISTENING
 from ..run.pulse import LockWait, Pulse, RankThread
 from . import activity
+from .activity import Kind
 from .view import View
 
 
@@ -18,6 +19,8 @@ class HeldBy(NamedTuple):
     """"waits for the lock on index.lock, which pid 812 (python) holds"; "" if only `proof` has information."""
     remedy: str = ""
     proof: tuple[str, ...] = ()
+    worker: str = ""
+    """ "worker 812 is in the system call open (/data/part)", of the data loader that it waits for."""
     external: bool = False
     """Whether it waits for something outside of the job that may take long: an answer, a file."""
     lock: tuple[int, str] | None = None
@@ -50,6 +53,9 @@ def of(view: View, rank: int) -> HeldBy:
     """Return what a rank's newest pulse shows about its wait."""
     pulse = view.history[rank][-1]
     threads = tuple(of_thread(thread) for thread in _worth_naming(pulse))
+    if pulse.child is not None and activity.position_of(pulse.stack).kind is Kind.LOADER:
+        does = f"worker {pulse.child.pid} is in the system call {pulse.child.call}"
+        return HeldBy(worker=does + (f" ({pulse.child.on})" if pulse.child.on else ""), proof=threads)
     if pulse.wanted and pulse.call != "lock":
         return _wanted(pulse, threads)
     connection = _connection(pulse, threads)

@@ -48,7 +48,7 @@ _CALLS = {
     },
 }
 """Machine → kind of wait → numbers of its system calls; from the kernel's tables (asm/unistd_64.h, asm-generic)."""
-_PATH_IN = {2: 0, 257: 1, 56: 1}
+PATH_IN = {2: 0, 257: 1, 56: 1}
 """Number of open or openat → index of the argument that holds the address of the path."""
 _POLL_OF = {"x86_64": (7, 271), "aarch64": (73,)}
 """Machine → numbers of poll and ppoll, whose first two arguments are the descriptors and their count."""
@@ -156,7 +156,7 @@ def _object(call: str, number: int, arguments: list[int], descriptor: int | None
     if descriptor is not None:
         return _behind(descriptor)
     if call == "open":
-        return _path_at(arguments[_PATH_IN[number]])
+        return _path_at(arguments[PATH_IN[number]])
     if call == "wait":
         child = arguments[1] if number in BY_KIND else arguments[0]
         return str(child) if 0 < child < SIGNED else ""

@@ -137,7 +137,7 @@ def waits(child: int) -> ProcessWait:
 
 
 @pytest.mark.real
-def test_a_child_that_writes_into_an_unread_pipe_or_waits_for_a_lock_is_described() -> None:
+def test_a_child_that_writes_into_an_unread_pipe_or_waits_for_a_lock_is_described(tmp_path: Path) -> None:
     with child("import sys; print(flush=True); sys.stdout.write('x' * 10**6)") as writer:
         found = waits(writer.pid)
         assert (found.pid, found.call, found.on, found.is_unread) == (writer.pid, "write", "a pipe", True)
@@ -153,6 +153,10 @@ def test_a_child_that_writes_into_an_unread_pipe_or_waits_for_a_lock_is_describe
     with child(feeds) as feeder:  # its main thread waits for the end of the other one
         eventually(lambda: waits(feeder.pid).is_unread)
         assert waits(feeder.pid).call == "futex"
+    fifo = tmp_path / "part-7"
+    os.mkfifo(fifo)
+    with child("import sys; print(flush=True); open(sys.argv[1])", str(fifo)) as opener:
+        assert (waits(opener.pid).call, waits(opener.pid).on) == ("open", str(fifo))
     assert child_wait(2**22 + 1, os.getpid()) is None
 
 

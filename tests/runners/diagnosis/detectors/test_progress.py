@@ -11,7 +11,7 @@ from msgspec import structs
 from distui.runners.diagnosis import hang
 from distui.runners.diagnosis.progress import LASTS_S, movement
 from distui.runners.run.model import FirstCause, RankPhase
-from distui.runners.run.pulse import EndlessLoop, OwnLine, Pulse, RankThread, Site, Work
+from distui.runners.run.pulse import EndlessLoop, OwnLine, ProcessWait, Pulse, RankThread, Site, Work
 
 from .hang_rig import IN_LOADER, IN_RECV, LOAD, NOW, PYTHON, STEP, Made, call, only, quiet, series
 
@@ -273,6 +273,15 @@ def test_a_frozen_rank_is_named_as_frozen() -> None:
     assert found.id == "hang-stopped"
     assert "rank 0 is frozen: the cgroup freezer has stopped it" in found.text
     assert "thaw" in found.remedy
+
+
+def test_what_a_worker_of_a_data_loader_is_blocked_in_is_named() -> None:
+    worker = ProcessWait(812, "pt_data_worker", "open", "/data/part-7")
+    pulses = series(0, IN_LOADER, enqueued=41, call="poll", child=worker)
+    assert only(beside(pulses, 14.0).hang()).text.startswith(
+        "rank 0 waits for its data loader at train.py:70 main, whose worker 812 is in the system call open "
+        "(/data/part-7); ranks 1-3"
+    )
 
 
 @pytest.mark.parametrize("answers", [True, False])
