@@ -72,7 +72,7 @@ def _left_out(preset: Preset, values: Mapping[str, Any], format: str) -> Iterato
     lost = [
         path
         for path, value in model.flat(preset).items()
-        if value not in (usual.get(path), back.get(path)) and not path.startswith(skipped)
+        if value != back.get(path, usual.get(path)) and not path.startswith(skipped)
     ]
     if lost:
         yield f"The file has no place for {', '.join(lost)}."

@@ -35,6 +35,10 @@ from .text_formats import (
 WANTED = "accelerate's YAML, DeepSpeed's JSON or a SkyPilot task is expected"
 
 
+BY_NAME = ("L43",)
+"""Findings on files whose name does not tell the format, which the import takes from the content."""
+
+
 def import_preset(
     name: str, data: bytes, read: Callable[[str], bytes | None] = lambda name: None
 ) -> tuple[Imported, list[Finding]]:
@@ -60,7 +64,7 @@ def import_preset(
             keys = ", ".join(list(document.mapping)[:5])
             content = f"keys {keys}" if keys else "no mapping"
             raise PresetError(f"{name} line {max(1, document.line)}: it holds {content}: {WANTED}")
-    return draft, lint_file(name, data)
+    return draft, [finding for finding in lint_file(name, data) if finding.id not in BY_NAME]
 
 
 def _document(name: str, data: bytes) -> MarkupNode:
@@ -129,7 +133,7 @@ def _lost_keys(
         return [f"It cannot be written again as such a file: {error}."]
     named = " ".join(draft.notes)
     return [
-        f"{path} {value} is not kept: a preset has no place for it."
+        f"{path} {value} is not kept: a preset cannot hold it."
         for path, value in _missing(document, written)
         if path.rpartition(".")[2] not in named
     ]
@@ -196,6 +200,16 @@ def truth(value: object) -> bool | None:
     if isinstance(value, bool):
         return value
     return _TRUTHS.get(str(value).strip().lower())
+
+
+def _number(value: object, key: str, default: int) -> int:
+    """Return the whole number of a key, or its default if it is missing. Raises PresetError for another value."""
+    if value is None:
+        return default
+    number = whole(value)
+    if number is None:
+        raise PresetError(f"{key} is {value}: a whole number is expected")
+    return number
 
 
 KINDS = {"NO": "single", "FSDP": "fsdp1", "DEEPSPEED": "deepspeed", accelerate.MEGATRON: "ddp"}
@@ -285,12 +299,12 @@ def _accelerate_precision(rest: dict[str, Any], draft: Imported) -> None:
 
 
 def _machines(rest: dict[str, Any], draft: Imported, kind: str) -> None:
-    nodes = whole(rest.pop("num_machines", 1)) or 1
-    total = whole(rest.pop("num_processes", None))
+    nodes = _number(rest.pop("num_machines", None), "num_machines", 1)
+    total = _number(rest.pop("num_processes", None), "num_processes", 0)
     draft.put("topology.nnodes", nodes)
     if kind == "single":
         draft.put("topology.nproc_per_node", 1)
-    elif total is not None and total > 0:
+    elif total > 0:
         draft.put("topology.nproc_per_node", max(1, total // nodes))
         if nodes > 1:
             draft.notes.append(
@@ -386,8 +400,7 @@ def _accelerates_deepspeed(
 
 def _short_form(table: dict[str, Any], draft: Imported) -> None:
     """Import the keys of `deepspeed_config` that have fields, and take them out of the table."""
-    stage = whole(table.pop("zero_stage", 2))
-    draft.put("strategy.stage", 2 if stage is None else stage)
+    draft.put("strategy.stage", _number(table.pop("zero_stage", None), "zero_stage", 2))
     paths = []
     for name in ("optimizer", "param"):
         paths.append(table.pop(f"offload_{name}_nvme_path", None))
@@ -418,8 +431,7 @@ def from_deepspeed(document: Mapping[str, Any], source: str) -> Imported:
 
 
 def _zero(zero: dict[str, Any], draft: Imported, rest: dict[str, Any]) -> dict[str, Any]:
-    stage = whole(zero.pop("stage", 0))
-    draft.put("strategy.stage", 0 if stage is None else stage)
+    draft.put("strategy.stage", _number(zero.pop("stage", None), "zero_optimization.stage", 0))
     for name in ("offload_optimizer", "offload_param"):
         part = table_of(zero, name)
         zero.pop(name, None)

@@ -129,8 +129,9 @@ def test_ctrl_c_between_the_questions_writes_nothing(world: World) -> None:
     assert asking.stderr is not None
     assert asking.stderr.read(5) == b"Which"
     asking.send_signal(signal.SIGINT)
-    asking.communicate(timeout=30)
+    _, rest = asking.communicate(timeout=30)
     assert asking.returncode == 130
+    assert rest.endswith(b": \n")
     assert not (world.config / "distui").exists()
 
 

@@ -292,3 +292,9 @@ def test_what_the_file_cannot_hold_is_named() -> None:
     assert "The file has no place for strategy.bucket_cap_mb, strategy.gradient_as_bucket_view" in notes
     assert "nccl.NCCL_ALGO, env.A" in notes
     assert "restart" not in notes
+
+
+def test_gradients_that_accelerate_sums_in_another_format_are_named() -> None:
+    words = ("precision.param=bf16", "precision.reduce=fp32", "topology.nproc_per_node=2")
+    notes = exported(load("fsdp2", words).preset, "accelerate").notes
+    assert notes == ("The file has no place for precision.reduce.",)

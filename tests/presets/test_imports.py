@@ -247,6 +247,9 @@ def test_a_task_whose_run_names_a_configuration_of_deepspeed() -> None:
         ("x.yaml", b"distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: X}", "strategy.sharding takes"),
         ("x.json", b'{"zero_optimization": true}', "a table with a stage is expected"),
         ("x.json", b'{"zero_optimization": {"stage": 7}}', "strategy.stage takes 0, 1, 2 or 3, not 7"),
+        ("x.json", b'{"zero_optimization": {"stage": "two"}}', "stage is two: a whole number is expected"),
+        ("x.yaml", b"distributed_type: MULTI_GPU\nnum_processes: many", "num_processes is many: a whole number"),
+        ("x.yaml", b"distributed_type: MULTI_GPU\nnum_machines: 0", "topology.nnodes takes 1 or more, not 0"),
         ("x.yaml", b"zero_optimization: {stage: 1, x: .inf}", "deepspeed.zero_optimization"),
     ],
 )  # fmt: skip

@@ -155,15 +155,25 @@ def _guided(name: str, overrides: Sequence[str]) -> str:
     while question := interview.question():
         sys.stderr.write(f"{question.text} [{interview.default(question)}]: ")
         sys.stderr.flush()
-        line = sys.stdin.readline()
+        line = _answer()
         if not line:
-            sys.stderr.write("\n")
             raise RunError("the answers ended before the last question: nothing was written")
         try:
             interview.answer(question, line)
         except PresetError as error:
             complain(str(error))
     return new_text(name, load(interview.base, (*interview.overrides, *overrides)))
+
+
+def _answer() -> str:
+    """Read a line from stdin, "" at its end. A question that gets no answer ends its own line."""
+    line = ""
+    try:
+        line = sys.stdin.readline()
+    finally:
+        if not line:
+            sys.stderr.write("\n")
+    return line
 
 
 def _exists(path: Path) -> RunError:
