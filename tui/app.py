@@ -130,6 +130,13 @@ class CockpitApp(Cockpit):
 
     # --- life
 
+    def refresh_css(self, animate: bool = True) -> None:
+        """Apply the theme's colours. At the start the style sheet is not read yet, and is not parsed twice for them."""
+        if self.screen_stack:
+            super().refresh_css(animate)
+        else:
+            self.stylesheet.set_variables(self.get_css_variables())
+
     def on_mount(self) -> None:
         self.work.parts.watch_loop(asyncio.get_running_loop())
         keymap, problems = load_keymap(self._keys)

@@ -23,7 +23,7 @@ from ..rows.charts import STRIP
 from ..rows.cycle import following
 from ..rows.frame import Frame
 from ..rows.idle_keys import Situation, idle_keys
-from ..rows.layout import Arrangement, is_large, shows_findings
+from ..rows.layout import TALL, Arrangement, is_large, shows_findings
 from ..rows.layouts import LAYOUTS, TRAIN
 from ..rows.tabs import PLACES
 from .bars import KeyFooter, TabRow
@@ -57,7 +57,8 @@ class RunScreen(Screen[None]):
     BINDINGS: ClassVar[list[Binding]] = bindings("run")  # type: ignore[assignment]
 
     def __init__(self, app: Cockpit, run: OpenRun, commands: Commands) -> None:
-        super().__init__()
+        # If the class is added later, Textual styles all widgets twice.
+        super().__init__(classes="-framed" if app.size.height >= TALL else None)
         frames = run.frames
         self.run = run
         self.banner = Banner(frames, id="banner")
