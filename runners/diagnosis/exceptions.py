@@ -130,8 +130,9 @@ class _Raised:
 
     @property
     def outlived(self) -> bool:
-        """Whether training went on after the exception."""
-        return not self.sure and any(count >= SIGNS for count in self.lives.values())
+        """Whether its writer trained on after the exception."""
+        signs = OTHERS_SIGNS if self.sure else SIGNS
+        return any(count >= signs for count in self.lives.values())
 
     @property
     def outlived_by_others(self) -> bool:
@@ -140,7 +141,7 @@ class _Raised:
 
     def may_be_outlived(self, file: int) -> bool:
         """Whether more training steps in a file would show that training went on."""
-        few = any(count < SIGNS for (where, _), count in self.lives.items() if where == file)
+        few = any(count < OTHERS_SIGNS for (where, _), count in self.lives.items() if where == file)
         return few or self.steps.get(file, OTHERS_SIGNS) < OTHERS_SIGNS
 
     def add(self, first: First, sure: bool, stream: Stream | None) -> None:
@@ -341,7 +342,7 @@ class Exceptions:
         for place, raised in enumerate(self._raised.values()):
             ends = any(lengths.get(file, 0) - line <= LAST for file, line in raised.last.items())
             outlived = raised.outlived or (raised.outlived_by_others and not self.failed)
-            sure = raised.sure or ((self.failed or ends) and not outlived)
+            sure = not outlived and (raised.sure or self.failed or ends)
             rule = _rule(raised.failure, place, sure)
             if outlived and not self.failed:
                 rule = replace(rule, severity="note", role="fact")
