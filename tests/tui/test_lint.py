@@ -59,7 +59,7 @@ def test_files_as_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_several_files_the_worst_first(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "a.yaml").write_text("distributed_type: MULTI_GPU\nnum_machines: 1\nmain_process_port: 29500\n")
     (here / "sub").mkdir()
-    (here / "sub" / "plain").write_text("#!/bin/sh\ndeepspeed --deepspeed_config ds.json train.py\n")
+    (here / "sub" / "plain").write_text("#!/bin/sh\ndeepspeed --no_local_rank --deepspeed_config ds.json train.py\n")
     (here / "sub" / "ds.json").write_text('{"zero_optimization": {"stage": 5}}')
     assert found("a.yaml sub/plain sub/ds.json train.sh", capsys) == [
         ("L30", "sub/ds.json:1"),
@@ -70,6 +70,16 @@ def test_several_files_the_worst_first(here: Path, capsys: pytest.CaptureFixture
     (here / "sub" / "ds.json").unlink()
     assert found("sub/plain", capsys) == [("L8", "sub/plain:2")]
     assert found("--task sub/plain", capsys) == [("L8", "sub/plain:2")]
+
+
+def test_a_file_without_a_suffix_unless_a_preset_has_its_name(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("Dockerfile", "launch", "ddp"):
+        (here / name).write_text("#!/bin/sh\ntorchrun --nprocs-per-node 2 train.py\n")
+    assert found("launch", capsys) == [("L3", "launch:2")]
+    assert run("Dockerfile", capsys)[2] == ""
+    assert run("ddp", capsys)[2].startswith("distui: No script")
 
 
 def test_nothing_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from ...presets.finding import Finding, LaunchFinding, failed
 from ...presets.lint import SUFFIXES
-from ...presets.load import load
+from ...presets.load import library, load
 from ...runners.launch import check
 from ...runners.launch.linting import findings_of_files, findings_of_launch
 from ...runners.run.errors import RunError
@@ -63,7 +63,7 @@ def _are_files(words: Sequence[str]) -> bool:
 
 def is_file(word: str) -> bool:
     """Whether a word names a file, existing or not, rather than a preset."""
-    return "/" in word or word.endswith(SUFFIXES) or (not word.isidentifier() and Path(word).is_file())
+    return "/" in word or word.endswith(SUFFIXES) or (Path(word).is_file() and word not in library().names)
 
 
 def _launch(options: argparse.Namespace) -> list[Finding]:
