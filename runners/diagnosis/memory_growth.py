@@ -17,6 +17,7 @@ from .view import View
 NEAR, FAR = 0.95, 0.90
 """Shares of the limit above which a cgroup becomes nearly full, and below which the finding ends."""
 WINDOW_S = 900.0
+GOES_ON_S = 60.0
 
 
 class Pace(NamedTuple):
@@ -71,7 +72,19 @@ def _held(view: View, node: int) -> tuple[str, ...]:
 
 def rising(view: View) -> Iterable[Finding]:
     """Report ranks whose memory grows steadily and reaches the limit soon. Host memory has one finding per node."""
-    return list(_rising(view, SLOW)) or list(_rising(view, FAST))
+    found = list(_rising(view, SLOW)) or list(_rising(view, FAST))
+    named = {finding.rank for finding in found}
+    before = [each for each in view.state.findings.values() if each.id == "mem-creep"]
+    return [*found, *(each for each in before if each.rank not in named and _goes_on(view, each))]
+
+
+def _goes_on(view: View, finding: Finding) -> bool:
+    """Whether the memory of a raised finding has grown since a minute ago: growth is seldom even."""
+    points = view.memory.get(finding.rank or 0, ())
+    recent = sizes(
+        (each for each in points if each.at >= view.now - GOES_ON_S), gpu="GPU memory" in finding.text
+    )
+    return len(recent) > 1 and recent[-1][1] > recent[0][1]
 
 
 def _rising(view: View, pace: Pace) -> Iterable[Finding]:

@@ -47,8 +47,8 @@ def state_of(cause: FirstCause | None = None, ranks: int = 4, host: Host | None 
     return state
 
 
-def found(state: RunState, **more: Any) -> list[Finding]:
-    return list(out_of_memory.find(View(state=state, plan=None, now=NOW + 1, history={}, **more)))
+def found(state: RunState, now: float = NOW + 1, **more: Any) -> list[Finding]:
+    return list(out_of_memory.find(View(state=state, plan=None, now=now, history={}, **more)))
 
 
 def rise(seconds: float, low: float, high: float, every: float = 2.0) -> list[tuple[float, int]]:
@@ -286,6 +286,18 @@ def test_memory_that_need_not_worry(name: str, host: Host | None, curves: dict[s
 def test_memory_that_grows_fast_is_told_after_two_minutes() -> None:
     (one,) = found(state_of(host=full(50)), **growing(10, 20, 130))
     assert (one.id, one.rank) == ("mem-creep", 1)
+
+
+def test_memory_that_grows_unevenly_is_not_told_again_and_again() -> None:
+    state, curve = state_of(host=full(50)), growing(10, 20, 130)
+    (one,) = found(state, **curve)
+    state.findings[one.id, one.rank, one.node] = one
+    points = curve["memory"][1]
+    for at, gib in ((NOW + 20.0, 20.0), (NOW + 40.0, 20.5)):  # a pause, then a little more
+        points.append(MemoryPoint(at, round(gib * GIB)))
+    assert found(state, **curve) == [one]
+    points.extend(MemoryPoint(NOW + 50.0 + 5 * number, round(20.5 * GIB)) for number in range(20))
+    assert found(state, now=NOW + 150.0, **curve) == []
 
 
 def test_memory_that_grows_in_warm_up() -> None:
