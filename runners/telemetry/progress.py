@@ -7,7 +7,7 @@ An unknown value is None. Rates are None once the steps have stopped. After the 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
@@ -68,7 +68,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 def progress(state: RunState, now: float, dim: bool = False) -> Progress:
     """Compute the training line of a run at unix time `now`; `dim`: use old values too, for a viewer that dims them."""
-    samples = current(state)
+    samples, measured = current(state), _samples(state, now, dim)
     fields, sources = _reported(samples)
     if "mfu" not in fields and (own := _computed(state, samples)) is not None:
         fields["mfu"], sources["mfu"] = own
@@ -76,8 +76,8 @@ def progress(state: RunState, now: float, dim: bool = False) -> Progress:
     earlier = _is_earlier(state, at)
     script_s = fields.get("step_s")
     if not earlier:
-        _add_counted(fields, sources, state, _samples(state, now, dim))
-    advance = advance_of(state, now, dim)
+        _add_counted(fields, sources, state, measured)
+    advance = _advance(state, now, measured)
     pace_s = fields.get("step_s") if script_s is None else script_s
     if not advance.goes_on or earlier:
         fields |= dict.fromkeys(RATES)
@@ -188,11 +188,14 @@ class Advance(NamedTuple):
     """Usual seconds per step, if the steps have stopped."""
 
 
-def advance_of(state: RunState, now: float, dim: bool = False) -> Advance:
-    """Judge by the steps that the hooks count, or without hooks by the script's reports. `dim`: see `progress`."""
+def advance_of(state: RunState, now: float) -> Advance:
+    """Judge by the steps that the hooks count, or without hooks by the script's reports."""
+    return _advance(state, now, _samples(state, now, dim=False))
+
+
+def _advance(state: RunState, now: float, samples: Sequence[RankSample]) -> Advance:
     if state.phase.ended:
         return Advance(True)
-    samples = _samples(state, now, dim)
     if not _is_measured(state, samples):
         return Advance(False)
     if stopping(state, now) is not None:
@@ -235,10 +238,14 @@ def _advance_by_reports(state: RunState, now: float) -> Advance:
 def _samples(state: RunState, now: float, dim: bool) -> list[RankSample]:
     """Return the samples of the running ranks; after the end the last samples of all ranks."""
     usable = (Freshness.HOLDS, Freshness.OLD) if dim else (Freshness.HOLDS,)
+    is_usable: dict[float, bool] = {}  # by time: ranks of a node are sampled together
     samples = []
     for rank in state.ranks.values():
-        runs = rank.phase is RankPhase.RUNNING and freshness(rank.sampled, now) in usable
-        if rank.sample is not None and (runs or state.phase.ended):
+        if rank.sample is None:
+            continue
+        if rank.sampled not in is_usable:
+            is_usable[rank.sampled] = state.phase.ended or freshness(rank.sampled, now) in usable
+        if is_usable[rank.sampled] and (rank.phase is RankPhase.RUNNING or state.phase.ended):
             samples.append(rank.sample)
     return samples
 
