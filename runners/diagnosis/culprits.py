@@ -219,7 +219,7 @@ def _at(does: Doing) -> str:
 
 def _placed(action: str, does: Doing) -> str:
     """Insert the rank's place after its action, before a clause about other processes."""
-    of_others = re.search(r" \((?:lock|state)|, (?:and its|which|whose) |: no task", action)
+    of_others = re.search(r" \((?:lock|state)|, (?:and its|which|whose) |: (?:no|its) task", action)
     end = of_others.start() if of_others else len(action)
     return action[:end] + _at(does) + action[end:]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ..inrank.asyncio_tasks import TASK
 from ..inrank.thread_waits import LISTENING
 from ..run.pulse import LockWait, Pulse, RankThread
 from . import activity
@@ -144,7 +145,7 @@ def _thread(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
     """Describe a wait inside the process. If a thread died, it is the one that would have ended the wait."""
     does, died = activity.wait_text(pulse.stack), death(pulse)
     if does == activity.EVENT_LOOP:
-        return HeldBy(does, _TASK, proof)
+        return HeldBy(_task_text(pulse), _TASK, proof)
     if pulse.call != "futex" or not pulse.stack:
         return HeldBy(proof=proof)
     if pulse.lock is not None:
@@ -152,6 +153,15 @@ def _thread(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
     if died is None:
         return HeldBy(does, _THREAD if proof else "", proof)
     return HeldBy(does + died.does, died.remedy, proof)
+
+
+def _task_text(pulse: Pulse) -> str:
+    """Name the first task of asyncio that waits in the user's own code."""
+    for thread in pulse.threads:
+        own = next((site for site in thread.stack if activity.own_code(site.file)), None)
+        if thread.name.startswith(TASK) and own is not None:
+            return f"waits in its event loop: its task at {activity.site_text(own)} is not ready"
+    return activity.EVENT_LOOP
 
 
 def _child(pulse: Pulse, proof: tuple[str, ...]) -> HeldBy:
@@ -200,6 +210,8 @@ def _worth_naming(pulse: Pulse) -> Iterable[RankThread]:
 def _name(thread: RankThread) -> str:
     if not thread.name:
         return "a thread"
+    if thread.name.startswith(TASK):
+        return thread.name
     return thread.name if thread.name.lower().startswith("thread") else f"thread {thread.name}"
 
 

@@ -11,6 +11,7 @@ from collections import Counter
 from types import FrameType
 from typing import Any
 
+from .asyncio_tasks import waiting_tasks
 from .awaited_locks import lock_of
 from .collectives import UNREADABLE, Collectives, torch_home
 from .own_loops import LoopLine, endless_loop, state_of
@@ -82,7 +83,8 @@ class PulseSampler:
             turns = Counter[int]()
             for (thread, _), count in endless.items():
                 turns[thread] += count
-            taken["threads"] = self._threads.sample(loops, turns)
+            tasks = waiting_tasks(sys._current_frames().get(main or 0)) if taken["call"] == "poll" else []
+            taken["threads"] = tasks + self._threads.sample(loops, turns)
         else:
             taken["threads"] = self._threads.dead()
         try:

@@ -156,6 +156,19 @@ def test_a_wait_in_a_library_of_python_has_its_words(
     assert only(made.hang()).text.startswith(f"rank 2 {words}")
 
 
+def test_the_task_that_an_event_loop_waits_for_is_named() -> None:
+    task = RankThread(
+        "task Task-1", (Site(PYTHON + "asyncio/locks.py", 213, "wait"), Site("/job/log.py", 28, "flush"))
+    )
+    made = Made().wait([0, 1, 3])
+    found = only(
+        made.add(series(2, LIBRARY_WAITS[-1][0], enqueued=41, call="poll", threads=(task,))).hang()
+    )
+    assert found.text.startswith(
+        "rank 2 waits in its event loop at train.py:33 load: its task at log.py:28 flush is not ready; ranks 0, 1, 3"
+    )
+
+
 def sleeping(end: float) -> Made:
     """Rank 2 sleeps until some seconds from now."""
     pulses = series(2, LOAD, enqueued=41, call="sleep", until=NOW + end)
