@@ -5,20 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import bisect
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .advice_case import AdviceCase
 from .assumptions import Change
+from .launch_command import LaunchPlace
 from .option import Option, option_of
 from .strategies import Needs, Strategy, mesh_sizes, script_kinds, strategies
-from .workload import Shape
 
 GROUPS: Sequence[Needs] = ("", "edit", "host", "disk")
 """What a strategy needs, the cheapest first. More GPUs come after these."""
 LARGEST_NODE = 8
 """GPUs of a usual node."""
-MOST_NODES = 1 << 14
+MOST_NODES = 1 << 12
 SHORTEST = 128
 """Shortest sequence to try, in positions."""
 
@@ -103,25 +105,36 @@ def _ranked(case: AdviceCase, groups: Sequence[Needs] = GROUPS) -> list[Option]:
 
 def _of_group(case: AdviceCase, kind: str, rows: Sequence[Strategy]) -> list[Option]:
     """Return the strategies that fit, by the cost of their change, then in the given order."""
-    changes = list(_changes(case.model))
-    fitting: list[Option] = []
-    for strategy in rows:
-        if not _best_size(case, strategy, changes[-1], kind).fits:
-            continue  # the smallest batch does not fit, so no larger one does
-        options = (_best_size(case, strategy, change, kind) for change in changes)
-        cheapest = next((option for option in options if option.fits), None)
-        if cheapest is not None:
-            fitting.append(cheapest)
+    fitting = [option for strategy in rows if (option := _cheapest(case, strategy, kind)) is not None]
     return sorted(fitting, key=lambda option: (option.change.passes, option.change.recompute))
 
 
-def _changes(model: Shape) -> Iterator[Change]:
-    """Yield the remedies, the cheapest first: a fused optimizer, recomputed layers, smaller batches."""
-    recomputing = [model.recompute] if model.recompute else [False, True]
-    for passes in _divisors(model.micro_batch):
-        for recompute in recomputing:
-            for fused in (False, True):
-                yield Change(recompute, passes, fused)
+def _cheapest(case: AdviceCase, strategy: Strategy, kind: str) -> Option | None:
+    """Return the strategy with the cheapest change that fits, or None.
+
+    A fused optimizer costs nothing, recomputed layers cost time, and smaller batches cost more of it.
+    """
+    fitting: list[Option] = []
+    recomputing = [True] if case.model.recompute else [False, True]
+    for recompute, fused in itertools.product(recomputing, (False, True)):
+        option = _fewest_passes(case, strategy, kind, Change(recompute, fused=fused))
+        if option is None:
+            continue
+        if option.change.passes == 1:
+            return option  # the remedies come with growing cost
+        fitting.append(option)
+    return min(fitting, key=lambda option: (option.change.passes, option.change.recompute), default=None)
+
+
+def _fewest_passes(case: AdviceCase, strategy: Strategy, kind: str, change: Change) -> Option | None:
+    """Return the option with the largest part of the micro-batch that fits, or None."""
+
+    def option(passes: int) -> Option:
+        return _best_size(case, strategy, replace(change, passes=passes), kind)
+
+    divisors = _divisors(case.model.micro_batch)
+    at = bisect.bisect_left(divisors, True, key=lambda passes: option(passes).fits)
+    return option(divisors[at]) if at < len(divisors) else None
 
 
 def _divisors(number: int) -> list[int]:
@@ -148,27 +161,42 @@ def _best_size(case: AdviceCase, strategy: Strategy, change: Change, kind: str) 
 
 def _on_more_gpus(case: AdviceCase) -> Option | None:
     """Return the cheapest option on the fewest GPUs that hold everything: in one node, else on more such nodes."""
-
-    def on(count: int, nodes: int) -> Option | None:
-        gpus = replace(case.place.gpus, count=count)
-        place = replace(case.place, gpus=gpus, nodes=nodes, hosts=())
-        return next(iter(_ranked(replace(case, place=place), ("", "edit"))), None)
-
-    count, few = case.place.gpus.count, case.place.nodes
-    if few == 1:
-        for larger in range(count + 1, LARGEST_NODE + 1):
-            if found := on(larger, 1):
+    place = case.place
+    if place.nodes == 1:
+        for count in range(place.gpus.count + 1, LARGEST_NODE + 1):
+            larger = replace(place, gpus=replace(place.gpus, count=count), hosts=())
+            if found := _first_on(case, larger):
                 return found
-        count = LARGEST_NODE if count == 1 else count
-    many = few
-    while on(count, many) is None:
+        if place.gpus.count == 1:
+            place = replace(place, gpus=replace(place.gpus, count=LARGEST_NODE))
+    few, many = place.nodes, 2 * place.nodes
+    while not _holds(case, replace(place, nodes=many, hosts=())):
         few, many = many, many * 2
         if many > MOST_NODES:
             return None
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (middle, many) if on(count, middle) is None else (few, middle)
-    return on(count, many)
+        holds = _holds(case, replace(place, nodes=middle, hosts=()))
+        few, many = (few, middle) if holds else (middle, many)
+    return _first_on(case, replace(place, nodes=many, hosts=()))
+
+
+def _first_on(case: AdviceCase, place: LaunchPlace) -> Option | None:
+    """Return the cheapest option that holds everything on the GPUs of a place, or None."""
+    if not _holds(case, place):
+        return None
+    return next(iter(_ranked(replace(case, place=place), ("", "edit"))), None)
+
+
+def _holds(case: AdviceCase, place: LaunchPlace) -> bool:
+    """Return True if some strategy with all remedies holds everything on the GPUs of a place."""
+    there = replace(case, place=place)
+    remedies = Change(recompute=True, passes=case.model.micro_batch, fused=True)
+    for kind in filter(None, (case.kind, script_kinds()[case.kind].edit)):
+        for strategy in _suitable(there, kind):
+            if strategy.needs in ("", "edit") and _best_size(there, strategy, remedies, kind).fits:
+                return True
+    return False
 
 
 def _with_shorter_sequences(case: AdviceCase) -> Option | None:

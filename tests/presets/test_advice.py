@@ -176,7 +176,7 @@ def test_host_memory_that_is_too_small() -> None:
     assert first(advise(case)).strategy.key == "ds-nvme"
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     parameters=st.integers(10**6, 10**12), layers=st.integers(1, 200), hidden=st.integers(64, 20_000),
     vocab=st.integers(1, 300_000), seq=st.integers(1, 1 << 20), micro_batch=st.integers(1, 64),

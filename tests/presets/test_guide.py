@@ -19,7 +19,7 @@ EASY = {
     "model": "1B", "experts": "no", "training": "all", "sequences": "4096", "gpu": "H100", "count": "8", "nodes": "1",
     "kind": "parallelize",
 }  # fmt: skip
-PART = 151
+PART = 211
 """All answers take minutes; a prime reaches every choice."""
 
 
@@ -47,8 +47,8 @@ def test_paths_end_at_a_preset_that_ships_with_sentences() -> None:
         assert found.first.fits
         assert sentences[0].startswith(f"{title_of(found.first)} is the simplest that fits"), answers
     assert set(ends) >= {
-        *("single", "ddp", "zero1", "fsdp2-zero2", "fsdp2", "fsdp2-offload", "hsdp", "moe", "context"),
-        *("ds-zero1", "ds-zero2", "ds-zero3", "ds-zero3-cpu"),
+        *("single", "ddp", "zero1", "fsdp2", "fsdp2-offload", "hsdp", "moe", "context"),
+        *("ds-zero1", "ds-zero3", "ds-zero3-cpu"),
     }
 
 

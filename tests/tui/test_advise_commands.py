@@ -37,7 +37,7 @@ SCRIPTS = {
     "megatron": "from megatron.training import pretrain\npretrain(provider)\n",
 }
 SCRIPTS["unknown"] = SCRIPTS["parallelize"]
-SAMPLE = 7
+SAMPLE = 11
 """All cases take minutes."""
 MIXTRAL = (47 * GB, 8, 2, 13 * GB, None, None, 32_000)
 
