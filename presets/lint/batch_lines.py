@@ -92,7 +92,7 @@ def _problem(directive: Directive) -> tuple[str, Severity, str]:
     if not directive.known:
         names = launch_words()["slurm"]
         near = nearest(directive.name, [*names["values"], *names["switches"]], 0.8)
-        return "unknown" if near else "", "error", near and f"--{near}"  # plug-ins add options
+        return "unknown" if near else "", "warning", near and f"--{near}"  # plug-ins add options
     if value in ("", "="):
         return "blank", "error", ""
     if "$" in value:
@@ -175,7 +175,10 @@ def _foreign(call: LauncherCall, around: Surroundings) -> Iterator[Finding]:
             near = nearest(plain, launch_words()["launcher_options"][call.program], 0.8)
             near = near and f"--{near}"
             remedy = "Write it after the script, if it is the script's."
-            yield issue("L3", around.at(word.line), text, value=name, near=near, remedy=remedy)
+            severity: Severity = "error" if near else "warning"
+            yield issue(
+                "L3", around.at(word.line), text, value=name, near=near, remedy=remedy, severity=severity
+            )
 
 
 EXCLUSIVE = {
@@ -248,7 +251,9 @@ def _unexported(script: ShellText, around: Surroundings) -> Iterator[Finding]:
         is_of_ranks = OF_RANKS.fullmatch(setting.name) is not None and not script.launches
         if is_of_ranks or INHERITED.fullmatch(setting.name):
             where = around.at(setting.line)
-            yield case("L61", "unexported", where, {"name": setting.name}, value=setting.name)
+            yield case(
+                "L61", "unexported", where, {"name": setting.name}, value=setting.name, severity="warning"
+            )
 
 
 TOO_LATE = re.compile(r"NCCL_\w+|GLOO_\w+|MASTER_(ADDR|PORT)|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS")
@@ -303,7 +308,8 @@ def _behind(call: LauncherCall, around: Surroundings) -> Iterator[Finding]:
         is_known = data is not None and plain.encode() in data.replace(b"-", b"_")
         if name.startswith("--") and plain in names and not is_known and name not in before:
             facts = {"option": name, "script": call.words[at].text, "program": call.program}
-            yield case("L75", "behind", around.at(word.line), facts, value=name)
+            severity: Severity = "warning" if data is None and call.program != "torchrun" else "error"
+            yield case("L75", "behind", around.at(word.line), facts, value=name, severity=severity)
             return
 
 
@@ -327,13 +333,12 @@ def _of_name(
         on_line = any(option in word.text for option in options for word in call.before)
         if not given and not on_line:
             facts = {"name": name, "option": options[0], "use": use}
-            yield case("L69", "slurm", where, facts, value=f"${name}", severity="warning")
+            yield case("L69", "slurm", where, facts, value=f"${name}", severity="note")
         return
     is_own = OWN_NAMES.match(name) is not None
     if not is_own and use.lstrip("-").replace("_", "-") in MEETING and _is_all_known(script, around):
-        yield case(
-            "L69", "nothing", where, {"name": name, "use": use}, value=f"${name}", severity="warning"
-        )
+        severity: Severity = "note" if around.batch else "warning"
+        yield case("L69", "nothing", where, {"name": name, "use": use}, value=f"${name}", severity=severity)
         return
     near = nearest(name, [setting.name for setting in script.settings], 0.86)
     is_counted = re.sub(r"\d", "", near or "") == re.sub(r"\d", "", name)

@@ -42,7 +42,7 @@ def _tasks(slurm: Slurm, around: Surroundings) -> Iterator[Finding]:
             "total": each * (nodes or 1),
         }
         name = "tasks" if tasks < each else "total"
-        severity: Severity = "error" if tasks < each else "warning"
+        severity: Severity = "error" if tasks < each and slurm.gpus != 1 else "warning"
         value = f"--ntasks={tasks} --ntasks-per-node={each}"
         yield case("L74", name, _at(slurm, "ntasks", around), facts, value=value, severity=severity)
     counted = ("ntasks", "ntasks-per-node", "gpus")
@@ -70,7 +70,14 @@ def _gpus(slurm: Slurm, around: Surroundings) -> Iterator[Finding]:
             "second": f"--{second}={slurm.text(second)}",
         }
         facts["two"] = two
-        yield case("L74", "gpus", _at(slurm, first, around), facts, value=f"--{first} --{second}")
+        yield case(
+            "L74",
+            "gpus",
+            _at(slurm, first, around),
+            facts,
+            value=f"--{first} --{second}",
+            severity="warning",
+        )
 
 
 def _memory(slurm: Slurm, around: Surroundings) -> Iterator[Finding]:

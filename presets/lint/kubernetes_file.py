@@ -183,7 +183,7 @@ def _names_servers(manifest: Manifest, pods: Pods) -> Iterator[Finding]:
     """Report hostNetwork without the DNS policy that it needs."""
     if pods.spec.on("hostNetwork") and pods.spec.get("dnsPolicy") is None:
         where = place(manifest.file, pods.spec.get("hostNetwork"), "hostNetwork")
-        yield case("L72", "dns", where, value="hostNetwork: true", severity="warning")
+        yield case("L72", "dns", where, value="hostNetwork: true", severity="note")
 
 
 def _environment(container: MarkupNode) -> dict[str, tuple[str, MarkupNode]]:
@@ -205,7 +205,8 @@ def _env(manifest: Manifest, container: MarkupNode) -> Iterator[Finding]:
         where = place(manifest.file, node, f"env.{name}")
         yield from lint_rules.in_plain_text(name, value, where)
         if manifest.kind == "PyTorchJob" and name in OPERATORS["PyTorchJob"]:
-            yield case("L72", "operator", where, {"name": name}, value=name, severity="warning")
+            severity: Severity = "warning" if name == "RANK" else "note"
+            yield case("L72", "operator", where, {"name": name}, value=name, severity=severity)
         if (
             name == "MASTER_ADDR"
             and (manifest.nodes or 1) > 1
@@ -413,7 +414,7 @@ def _one_rank(manifest: Manifest) -> Iterator[Finding]:
                     where,
                     {"gpus": gpus, "unread": unread},
                     value=f"{gpus} GPUs",
-                    severity="warning",
+                    severity="warning" if unread else "note",
                 )
                 return
 
@@ -503,7 +504,7 @@ def _pod_names(manifest: Manifest, jobs: list[MarkupNode]) -> Iterator[Finding]:
             if (
                 value
                 and re.fullmatch(r"[a-z][\w.-]*", value)
-                and "-" in value
+                and value.startswith(f"{name}-")
                 and name
                 and not right.fullmatch(value)
             ):
@@ -605,7 +606,12 @@ def _mpi(manifest: Manifest) -> Iterator[Finding]:
                     else manifest.at("spec")
                 )
                 yield case(
-                    "L72", "counts", where, facts, value=f"slotsPerWorker: {slots}", severity="warning"
+                    "L72",
+                    "counts",
+                    where,
+                    facts,
+                    value=f"slotsPerWorker: {slots}",
+                    severity="warning" if slots > gpus else "note",
                 )
 
 
@@ -675,7 +681,7 @@ def _ray_workers(manifest: Manifest, entry: MarkupNode | None) -> Iterator[Findi
     if match and entry and total and None not in [count for count, _ in counts] and int(match[1]) > total:
         facts = {"one": match[1], "two": total}
         where = place(manifest.file, entry, "entrypoint")
-        yield case("L72", "workers", where, facts, value=match[0], severity="warning")
+        yield case("L72", "workers", where, facts, value=match[0], severity="note")
 
 
 def _ray_version(manifest: Manifest, cluster: MarkupNode) -> Iterator[Finding]:

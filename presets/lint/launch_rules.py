@@ -66,7 +66,7 @@ def _first_node_only(launch: Launch) -> Iterator[Finding]:
             "idle",
             launch.where,
             {"program": program, "nodes": nodes, "others": nodes - 1},
-            severity="warning",
+            severity="note" if program == "python" else "warning",
         )
 
 
@@ -131,9 +131,7 @@ def _expanded_once(launch: Launch) -> Iterator[Finding]:
             name = "written" if is_written else "once"
             yield case("L58", name, where, {"name": once, "option": option}, value=f"{option} ${once}")
         elif (
-            "SLURM_LOCALID" in names_in(word.text)
-            and _numbers_nodes(option)
-            and launch.site.per_node in (1, None)
+            "SLURM_LOCALID" in names_in(word.text) and _numbers_nodes(option) and launch.site.per_node == 1
         ):
             yield case("L58", "zero", where, {"name": "SLURM_LOCALID"}, value=f"{option} $SLURM_LOCALID")
     yield from _variables_once(launch, expansion)
@@ -189,7 +187,7 @@ def _through_srun(launch: Launch, lost: Sequence[str]) -> Iterator[Finding]:
         if _is_closed(value):
             missing = [name for name in lost if name not in re.split("[,=]", value)]
             where, names = launch.around.at(own.options["export"].line), _some(missing)
-            severity: Severity = "error" if missing else "warning"
+            severity: Severity = "error" if any(name.startswith(NEEDED) for name in missing) else "warning"
             given = "…" if value == "NONE" else value
             facts = {"names": given, "lost": names or "other variable"}
             shown = f"--export={value}"
@@ -318,18 +316,18 @@ def _scontrol(launch: Launch) -> Iterator[Finding]:
         for setting in inside:
             later = launch.call.late if setting in launch.call.inner else None
             if "(scontrol" in names_in(setting.value) and (later is None or "(scontrol" in later):
-                yield case("L65", "image", around.at(setting.line), value="scontrol")
+                yield case("L65", "image", around.at(setting.line), value="scontrol", severity="note")
                 return
         for word in launch.call.words:
             if "(scontrol" in names_in(word.text) and "(scontrol" in launch.call.late:
-                yield case("L65", "image", launch.where, value="scontrol")
+                yield case("L65", "image", launch.where, value="scontrol", severity="note")
                 return
     if launch.told_nodes() == 1 or not launch.call.is_launcher:
         return
     for setting in launch.script.settings:
         match = FALLBACK.search(setting.value)
         if match:
-            yield case("L65", "fallback", around.at(setting.line), value=match[1])
+            yield case("L65", "fallback", around.at(setting.line), value=match[1], severity="note")
             return
 
 
@@ -348,7 +346,7 @@ def _deepspeed(launch: Launch) -> Iterator[Finding]:
     elif not several and launch.around.batch and not _spreads(launch.script):
         nodes = launch.around.batch.nodes or 1
         if nodes > 1:
-            yield case("L66", "one", launch.where, {"nodes": nodes})
+            yield case("L66", "one", launch.where, {"nodes": nodes}, severity="warning")
 
 
 def _deepspeed_on_each(launch: Launch, several: str) -> Iterator[Finding]:
@@ -357,7 +355,7 @@ def _deepspeed_on_each(launch: Launch, several: str) -> Iterator[Finding]:
         option = several.replace("--H", "--hostfile")
         yield case("L66", "all", launch.where, {"option": option}, value=option)
     elif (site.nodes or 1) > 1:
-        yield case("L66", "nodes", launch.where)
+        yield case("L66", "nodes", launch.where, severity="warning")
     elif (site.copies or 1) > 1:
         facts = {"copies": site.copies, "program": "deepspeed", "nodes": "a node", "ranks": "ranks"}
         yield case("L57", "tasks", launch.where, facts)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..finding import Finding
+from ..finding import Finding, Severity
 from ..text_formats import Unreadable, whole
 from . import script
 from .launch_sites import Launch
@@ -34,6 +34,8 @@ SPAWNING = frozenset(
 """Names in scripts that use several GPUs in one process, or start further processes."""
 OWN_SETUP = re.compile(rb"SLURM_|OMPI_|PMI_|submitit|idr_torch|setdefault|init_distributed|mpi4py")
 """Signs that a script finds its rank elsewhere."""
+READS_MORE = re.compile(r"\b(source|eval|exec)\s|(^|[\s;\"'])\. \S", re.MULTILINE)
+"""Signs that a file sets further variables."""
 INIT = "torch.distributed.init_process_group"
 SET_DEVICE = "torch.cuda.set_device"
 
@@ -94,8 +96,7 @@ def _strict_reads(seen: script.ScriptContents) -> set[str]:
 def _unset_variables(started: Started) -> Iterator[Finding]:
     """Report variables of a rank that the script needs, and that nothing sets without a launcher."""
     launch, seen = started.launch, started.seen
-    text = " ".join(word.text for word in launch.call.command.words)
-    if launch.call.program != "python" or re.search(r"\bsource\b|(^|[\s;])\. \S", text):
+    if launch.call.program != "python" or READS_MORE.search(launch.script.text):
         return
     needed = _strict_reads(seen) & set(RANK_VARIABLES)
     init = next((call for full, call in seen.calls if full == INIT), None)
@@ -183,7 +184,14 @@ def _data_parallel(started: Started) -> Iterator[Finding]:
         if full.endswith("Trainer") and full.split(".")[0] in ("transformers", "trl")
     ]
     is_one = launch.site.per_node in (1, None) and not launch.site.remote
-    if launch.call.program == "python" and trainers and is_one and (launch.site.gpus or 0) > 1:
+    is_split = b"device_map" in started.source
+    if (
+        launch.call.program == "python"
+        and trainers
+        and is_one
+        and not is_split
+        and (launch.site.gpus or 0) > 1
+    ):
         facts = {"gpus": launch.site.gpus, "place": f"{started.path.text}:{trainers[0].lineno}"}
         yield case(
             "L74", "parallel", launch.where, facts, value=f"{launch.site.gpus} GPUs", severity="warning"
@@ -200,7 +208,8 @@ def _fewer_ranks(launch: Launch, least: int) -> Iterator[Finding]:
     gpus, ranks = launch.site.gpus, launch.site.per_node
     if gpus and ranks and least <= ranks < gpus and not launch.site.is_part and not launch.is_on_cpu:
         facts = {"ranks": f"{ranks} process" + ("es" if ranks > 1 else ""), "gpus": gpus}
-        yield case("L74", "idle", launch.where, facts, value=f"{gpus} GPUs", severity="warning")
+        severity: Severity = "warning" if least == 1 else "note"
+        yield case("L74", "idle", launch.where, facts, value=f"{gpus} GPUs", severity=severity)
 
 
 def _lightning(started: Started) -> Iterator[Finding]:

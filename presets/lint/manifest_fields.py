@@ -72,7 +72,15 @@ def _unknown(
         if right or near:
             text = f"{kind} has no field {path}.{key}: Kubernetes drops it, or refuses the manifest."
             remedy = f"Move it to {right}." if right else None
-            yield issue("L31", place(file, part, key), text, value=key, near=near, remedy=remedy)
+            yield issue(
+                "L31",
+                place(file, part, key),
+                text,
+                value=key,
+                near=near,
+                remedy=remedy,
+                severity="error" if right else "warning",
+            )
 
 
 def _needs(document: MarkupNode, file: str, row: Mapping[str, str]) -> Iterator[Finding]:

@@ -79,7 +79,7 @@ ON_NODES: list[tuple[str, str, str, str]] = [
     ("L35", "warning", C10D.replace("node=8", "node=4"), C10D.replace("node=8", "node=gpu")),
     ("L35", "warning", C10D.replace("--nproc-per-node=8", ""), C10D.replace("--nproc-per-node=8", "$OPTIONS")),
     ("L35", "error", "torchrun --nproc-per-node=8 train.py", C10D.replace("nnodes=2", "nnodes=$SKYPILOT_NUM_NODES")),
-    ("L66", "error", "deepspeed --num_gpus 8 t.py", "deepspeed --no_ssh --node_rank $R t.py"),
+    ("L66", "warning", "deepspeed --num_gpus 8 t.py", "deepspeed --no_ssh --node_rank $R t.py"),
     ("L35", "error", f"{ACCELERATE} --num_machines 4 --num_processes 32 t.py",
      f"{ACCELERATE} --num_machines 2 --num_processes 16 t.py"),
     ("L38", "error", "accelerate launch --num_machines 2 --num_processes 16 t.py",
