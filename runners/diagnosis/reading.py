@@ -44,7 +44,7 @@ _HANDLERS: dict[str, tuple[Handler, bool]] = {
         (Statements.trees, True, "Trees Tree"),
         (Statements.comm, True, "comm [Rank"),
         (Statements.connected, True, "Connected"),
-        (Statements.timings, True, "Init"),
+        (Statements.timings, False, "Init"),
         (Statements.network, True, "Using Assigned"),
         (Statements.nvls, False, "NVLS"),
         (Statements.interfaces, False, "NET/IB NET/Socket Bootstrap Bootstrap:"),
