@@ -28,7 +28,7 @@ EXTERNAL_S = 80.0
 """Seconds before a wait for an answer or a file is an error: servers answer within a minute, or give up."""
 BACK_OFF_S = 10.0
 """A sleep that lasts longer is a planned pause between two attempts."""
-COMPUTES_S = 60.0
+COMPUTES_S = 80.0
 """Seconds before a wait is a warning for a rank that computes in a C call that holds the GIL."""
 SUSPECT_S = 45.0
 """Seconds before a wait is a warning for a rank that only repeats a loop, or that waits while another thread does so."""

@@ -210,7 +210,7 @@ def test_a_c_call_that_keeps_the_lock() -> None:
 def test_a_c_call_that_computes_is_told_later_and_as_a_warning() -> None:
     silent = series(2, LOAD, hook=False, groups=(), share=1.0, sites=None)
     assert Made().wait([0, 1, 3], call(42, age=25)).add(silent).hang() == []
-    for age, severity in ((55, "note"), (61, "warning")):
+    for age, severity in ((79, "note"), (81, "warning")):
         found = only(Made().wait([0, 1, 3], call(42, age=age)).add(silent).hang())
         assert (found.id, found.severity) == ("hang-c-call", severity)
 
@@ -218,7 +218,7 @@ def test_a_c_call_that_computes_is_told_later_and_as_a_warning() -> None:
 def test_a_c_call_that_computes_where_cores_are_few_is_not_said_to_use_none() -> None:
     silent = series(2, LOAD, hook=False, groups=(), share=0.04, state="R", sites=None)
     assert quiet(Made().wait([0, 1, 3]).add(silent).hang())
-    found = only(Made().wait([0, 1, 3], call(42, age=61)).add(silent).hang())
+    found = only(Made().wait([0, 1, 3], call(42, age=81)).add(silent).hang())
     assert (found.id, found.severity) == ("hang-c-call", "warning")
     assert "its hook does not answer; it uses CPU time" in found.evidence
 
