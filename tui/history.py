@@ -84,11 +84,15 @@ class Buckets(Struct):
         after: list[Bucket | None] = [None] * min(size, max(0, end - max(len(self.values), begin)))
         return before + self.values[max(0, begin) : max(0, end)] + after
 
-    def _trim(self) -> None:
-        over = len(self.values) - MOST_BUCKETS
+    def drop_before(self, number: int) -> None:
+        """Drop all buckets before this one."""
+        over = min(number - self.first, len(self.values))
         if over > 0:
             self.first += over
             del self.values[:over]
+
+    def _trim(self) -> None:
+        self.drop_before(self.first + len(self.values) - MOST_BUCKETS)
 
 
 def bridged(values: list[Bucket | None]) -> list[Bucket | None]:
@@ -120,8 +124,17 @@ class _Track(Struct):
     asking: bool = False
     again_at: float = 0.0
     error: str = ""
+    most_shown: int = 0
+    """Most buckets that a chart has shown at once."""
     sampled: tuple[int, int] | None = None
     """The newest samples that it has: version of the telemetry, and second."""
+
+    def drop_before(self, number: int) -> None:
+        """Drop all buckets before this one; a chart that needs them requests them again."""
+        if self.asked_from is not None and self.asked_from < number:
+            self.asked_from = number
+            for buckets in self.series.values():
+                buckets.drop_before(number)
 
 
 class Shown(Struct, frozen=True):
@@ -187,6 +200,8 @@ class MetricHistory:
         last = first + size - 1
         if live and first <= newest <= last + 1:
             self._follow(frame, track, newest)
+            track.most_shown = max(track.most_shown, size)
+            track.drop_before(last - 2 * track.most_shown)
         self._need(track, first, min(last, newest))
         shown: list[Shown] = []
         for (node, index), buckets in sorted(track.series.items(), key=lambda item: _order(item[0])):

@@ -202,6 +202,20 @@ def test_memory_is_bounded() -> None:
     assert len(run.history._tracks) <= MOST_TRACKS + 1
 
 
+def test_a_live_chart_keeps_two_windows_and_asks_for_older_values_again() -> None:
+    run = Moving()
+    run.mean()
+    run.history.answered(run.ask(), MetricsWindow("", 0.0, 1.0, 0, ()))
+    for second in range(100):
+        run.tick(float(second))
+        run.mean()
+    earlier = run.now - 30
+    assert run.history.show(run.frame(), UTIL, 1, earlier, 20, False)[0].mean[0] == 69.0
+    assert run.history.due() == []
+    run.history.show(run.frame(), UTIL, 1, run.now - 60, 20, False)
+    assert run.ask().read.begin == int(run.now - 60)
+
+
 def test_longer_buckets_fill_all_that_they_cover() -> None:
     series = Series("x", mean=(1.0, None, 9.0))
     spread = fitted_to(2, MetricsWindow("", 100.0, 10.0, 3), series)
