@@ -13,8 +13,8 @@ from ..ink import Cell, Pen, pen
 from ..rows import glyphs
 from ..rows.glyphs import Row, row_width
 
-MOST_STRIPS = 2000
-"""Maximum number of cached strips."""
+MOST_STRIPS = 256
+"""Maximum number of cached strips of a pane: more than it shows. Textual keeps about 1 KiB for each."""
 
 
 class DrawnView(ScrollView):
