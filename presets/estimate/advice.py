@@ -93,18 +93,16 @@ def _ranked(case: AdviceCase, groups: Sequence[Needs] = GROUPS) -> list[Option]:
     """Return every strategy with its cheapest change that fits, the cheapest first."""
     found: list[Option] = []
     for needs in groups:
-        found += _of_group(
-            case, case.kind, [row for row in _suitable(case, case.kind) if row.needs == needs]
-        )
+        found += _of_group(case, case.kind, needs)
         other = script_kinds()[case.kind].edit
         if needs == "edit" and other and not found:
-            rows = [row for row in _suitable(case, other) if row.needs in ("", "edit")]
-            found += _of_group(case, other, rows)
+            found += [*_of_group(case, other, ""), *_of_group(case, other, "edit")]
     return found
 
 
-def _of_group(case: AdviceCase, kind: str, rows: Sequence[Strategy]) -> list[Option]:
-    """Return the strategies that fit, by the cost of their change, then in the given order."""
+def _of_group(case: AdviceCase, kind: str, needs: Needs) -> list[Option]:
+    """Return the strategies with these needs that fit, by the cost of their change, then in the given order."""
+    rows = [row for row in _suitable(case, kind) if row.needs == needs]
     fitting = [option for strategy in rows if (option := _cheapest(case, strategy, kind)) is not None]
     return sorted(fitting, key=lambda option: (option.change.passes, option.change.recompute))
 

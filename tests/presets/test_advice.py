@@ -134,6 +134,7 @@ def test_a_plain_ddp_script_gets_adopt() -> None:
     assert not small.request.adopt  # DDP is what it does
     whole = asked("70B", "8xH100", 4, kind="ddp")  # does not fit on the first GPU
     assert first(whole).needs == "edit"
+    assert title_of(first(whole)) == "ZeRO-3 (FSDP2) with recomputed layers"  # before tensor parallelism
     assert "call distui's parallelize()" in " ".join(verdict(whole))
 
 
