@@ -80,6 +80,7 @@ _ENGINE = re.compile(r"\[[\d: -]{8,25}(?:[DPE]P\d+ )*TP(\d{1,5})(?: [DPE]P\d+)*\
 """The tensor-parallel rank in SGLang's prefix of a traceback."""
 _OWN_RANK = re.compile(
     r"\bdid not receive grad for rank (\d{1,7})\b|^[Rr]ank (\d{1,7})(?:, (?:node|host|device)\b|:)"
+    r"|^\[(\d{1,7})\](?:: params\[| is setting up NCCL)"
 )
 """A message that names the rank that raised the exception."""
 _SPAWNED = re.compile(r"-- Process (\d{1,7}) terminated")

@@ -41,6 +41,7 @@ PREFIXES: list[tuple[str, int | None, str]] = [
     ("[job1,3]<stderr>: ", 3, ""),
     ("gpu-b:3 ", 3, "gpu-b"),
     ("gpu-b.local (rank 3): ", 3, "gpu-b.local"),
+    ("[gpu-b rank 3] ", 3, "gpu-b"),
     ("| 17723664{:02}000 | ", None, ""),
     ("  [rank3]: ", 3, ""),
     ("<info>    [2026-03-01T12:00:07.123456Z] 8a2b3c4d || [rank3]: ", 3, ""),
