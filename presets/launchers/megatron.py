@@ -147,6 +147,6 @@ def misfit(asked: MegatronArguments, world: int) -> Misfit | None:
             total = f" = {product}" if shown[1:] else ""
             text = f"{' × '.join(shown)}{total} does not divide the {world} ranks."
             where = next(word for name, word in asked.words.items() if asked.sizes[SIZES[name]] > 1)
-            fewest = product * max(1, -(-world // product))
-            return Misfit(where, str(product), text, f"Launch {fewest} ranks, or change the sizes.")
+            fitting = ", ".join(str(size) for size in range(1, min(world, 64) + 1) if world % size == 0)
+            return Misfit(where, str(product), text, f"Make the product one of {fitting}.")
     return None

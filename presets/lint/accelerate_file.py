@@ -25,7 +25,7 @@ def check_accelerate(document: MarkupNode, file: str) -> list[Finding]:
     """Check one file of accelerate."""
     if document.text("compute_environment") == "AMAZON_SAGEMAKER":
         return []
-    checks = (_names, _machines, _kind, _fsdp, _deepspeed)
+    checks = (_names, _machines, _kind, _nothing_to_shard, _fsdp, _deepspeed)
     return once(finding for check in checks for finding in check(document, file))
 
 
@@ -108,6 +108,26 @@ def _kind(document: MarkupNode, file: str) -> Iterator[Finding]:
         where = place_of(file, document, "deepspeed_config", both[0])
         yield issue(
             "L31", where, text, value=both[0], remedy="Leave them out: they belong in DeepSpeed's file."
+        )
+
+
+def _nothing_to_shard(document: MarkupNode, file: str) -> Iterator[Finding]:
+    """Report FSDP whose ranks all belong to other dimensions."""
+    sizes = document.get("parallelism_config")
+    if document.text("distributed_type") != "FSDP" or sizes is None:
+        return
+    tp, shard, cp = (
+        sizes.number(f"parallelism_config_{name}_size") or 1 for name in ("tp", "dp_shard", "cp")
+    )
+    if tp > 1 and shard == 1 and cp == 1:
+        text = f"FSDP has nothing to shard over: tp_size {tp} takes the ranks, and dp_shard_size is 1."
+        where = place_of(file, document, "parallelism_config", "parallelism_config_dp_shard_size")
+        yield issue(
+            "L18",
+            where,
+            text,
+            value="dp_shard_size: 1",
+            remedy="Write dp_shard_size 2 or more, or leave FSDP out.",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
@@ -112,10 +113,27 @@ def _checked(
             if is_preset(document):
                 return check_preset(document, text, name, library)
         case "json":
-            return _document([read_json(text)], around)
+            document = read_json(text)
+            return [*_twice(text, document, name), *_document([document], around)]
         case "yaml":
             return _document(read_yaml(text), around)
     return [_unknown(name)]
+
+
+def _twice(text: str, document: MarkupNode, name: str) -> list[Finding]:
+    """Report keys that a DeepSpeed file gives twice, which DeepSpeed refuses."""
+    found: list[str] = []
+
+    def pairs(items: list[tuple[str, object]]) -> None:
+        keys = [key for key, _ in items]
+        found.extend(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
+
+    if is_deepspeed(document):
+        json.loads(text, object_pairs_hook=pairs)
+    what = "{} is given twice: DeepSpeed refuses the file."
+    return [
+        issue("L31", name, what.format(key), value=key, remedy="Keep one of the two.") for key in found[:9]
+    ]
 
 
 def _kind(name: str, text: str) -> str:

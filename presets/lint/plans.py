@@ -119,7 +119,8 @@ def _sharding(plan: Plan, preset: Preset) -> Iterator[Finding]:
     if how.kind == "fsdp1" and how.sharding == "NO_SHARD":
         text = "NO_SHARD keeps everything on every GPU, as DDP does, and is slower."
         yield issue("L42", "strategy.sharding", text, value="NO_SHARD")
-    if nproc * plan.nnodes == 1 and _divides(how):
+    moves = any(getattr(how, name) not in (False, "none") for name in OFFLOADS.get(how.kind, ()))
+    if nproc * plan.nnodes == 1 and _divides(how) and not moves:
         text = f"{how.kind} with one rank divides nothing."
         yield issue("L28", "topology.nproc_per_node", text, value="1 rank")
     yield from _offloads(how)
@@ -302,7 +303,7 @@ def _script(
 
 def _without_effect(plan: Plan, loaded: Loaded, name: str, remedy: str) -> Iterator[Finding]:
     """Report a preset that changes the strategy, for a script that ignores it."""
-    why = plan.notes[-1]
+    why = next((note for note in reversed(plan.notes) if note.startswith(name)), "unknown")
     if plan.obeys or "unknown" in why:
         return
     chosen = [path for path, origin in loaded.origins.items() if _is_chosen(path, origin)]

@@ -42,8 +42,10 @@ def check_skypilot(task: MarkupNode, beside: Surroundings) -> list[Finding]:
     file = beside.file
     nnodes = task.number("num_nodes") or (1 if "num_nodes" not in task.mapping else None)
     env = {name: _text_of(node) for name, node in _envs(task)}
-    around = replace(beside, nnodes=nnodes, gpus=gpus(task), env=env, is_task=True)
-    return once(
+    counts = {"SKYPILOT_NUM_NODES": nnodes, "SKYPILOT_NUM_GPUS_PER_NODE": gpus(task) or None}
+    known = {name: str(count) for name, count in counts.items() if count}
+    around = replace(beside, nnodes=nnodes, gpus=gpus(task), env={**known, **env}, is_task=True)
+    findings = once(
         [
             *_task_names(task, file),
             *_resources(task, file, nnodes),
@@ -56,6 +58,8 @@ def check_skypilot(task: MarkupNode, beside: Surroundings) -> list[Finding]:
             *old_torch(task.get("setup"), file),
         ]
     )
+    missing = {finding.value for finding in findings if finding.id == "L70"}
+    return [finding for finding in findings if not (finding.id == "L8" and finding.value in missing)]
 
 
 def _envs(task: MarkupNode) -> Iterator[tuple[str, MarkupNode]]:
@@ -76,7 +80,7 @@ def _shell(node: MarkupNode | None, around: Surroundings) -> list[Finding]:
 
 
 FETCHES = re.compile(
-    r"\b(git|wget|curl|aws|gsutil|gcloud|s5cmd|rclone|rsync|cp|scp|tar|unzip|huggingface-cli|hf|docker|podman|tee)\b|>"
+    r"\b(git|wget|curl|aws|gsutil|gcloud|s5cmd|rclone|rsync|cp|scp|tar|unzip|huggingface-cli|hf|docker|podman|tee)\b"
 )
 """Commands of setup and run that may bring files to a node."""
 
@@ -178,13 +182,14 @@ def _setup_names(setup: MarkupNode | None, file: str) -> Iterator[Finding]:
 def _relative_files(text: str, first_line: int) -> Iterator[shell.Word]:
     """Yield the scripts and configurations that a text names by a relative path, unless it changes the directory."""
     script = read_script(text, first_line)
+    written = {command.output for command in script.commands}
     if any(command.words[0].text in ("cd", "pushd") for command in script.commands):
         return
     for call in script.started:
         module = any(word.text in ("-m", "--module", "-c") for word in call.words[:4])
         scripts = [word for word in call.words if word.literal and word.text.endswith((".py", ".sh"))]
         for word in [*(scripts[:1] if not module else ()), *config_paths(call)]:
-            if not word.text.startswith(("/", "~", "-")):
+            if not word.text.startswith(("/", "~", "-")) and word.text not in written:
                 yield word
 
 

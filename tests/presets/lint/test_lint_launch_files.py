@@ -704,6 +704,26 @@ def lint(text: str, name: str = "run.slurm") -> list[Finding]:
     )
 
 
+def test_a_task_s_ranks_are_those_of_its_nodes() -> None:
+    """2 nodes of 8 GPUs are 16 ranks: 64 is right for 4 × 1 × 16, and wrong on one node."""
+    run = "--master-port=8008 rank.py --deepspeed deep.json"
+    ranks = TASK.replace("--master-port=8008 rank.py", run).replace("per-node=8", "per-node=gpu")
+    assert lint(ranks, "task.yaml") == []
+    assert [one.id for one in lint(ranks.replace("H100:8", "H100:4"), "task.yaml")] == ["L17"]
+
+
+def test_a_key_that_is_given_twice() -> None:
+    (one,) = lint('{"train_batch_size": 8, "train_batch_size": 16}', "ds.json")
+    assert (one.id, one.value) == ("L31", "train_batch_size")
+
+
+def test_fsdp_without_a_dimension_to_shard_over() -> None:
+    sizes = "parallelism_config:\n  parallelism_config_tp_size: 2\n  parallelism_config_dp_shard_size: "
+    head = f"distributed_type: FSDP\nnum_processes: 4\n{sizes}"
+    assert [one.id for one in lint(f"{head}1\n", "fsdp.yaml")] == ["L18"]
+    assert lint(f"{head}2\n", "fsdp.yaml") == []
+
+
 def test_the_launch_of_an_image() -> None:
     listed = 'FROM x\nENTRYPOINT ["torchrun", "--nproc-per-node=$GPUS", "train.py"]\n'
     (one,) = lint(listed, "Dockerfile")

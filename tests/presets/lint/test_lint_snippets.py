@@ -179,7 +179,11 @@ ZERO3 = """\
         ("two.yaml", TWO_MACHINES.replace("processes: 8", "processes: 16"), []),
         ("one.yaml", ONE_MACHINE, []),
         ("rdzv.yaml", RENDEZVOUS, ["warning L70 15", "note L4 10"]),
-        ("head.yaml", HEAD_ONLY, ["error L7 4", "error L1 6", "error L6 11", "warning L5 12"]),
+        (
+            "head.yaml",
+            HEAD_ONLY,
+            ["error L7 4", "error L1 6", "error L6 11", "warning L5 12", "warning L70 11"],
+        ),
         ("hybrid.yaml", HYBRID, ["warning L11 13"]),
         ("job.yaml", OUMI_JOB, []),
         ("mingpt.yaml", STATIC, []),
