@@ -113,8 +113,8 @@ def _checked(
             if is_preset(document):
                 return check_preset(document, text, name, library)
         case "json":
-            document = read_json(text)
-            return [*_twice(text, document, name), *_document([document], around)]
+            tree = read_json(text)
+            return [*_twice(text, tree, name), *_document([tree], around)]
         case "yaml":
             return _document(read_yaml(text), around)
     return [_unknown(name)]

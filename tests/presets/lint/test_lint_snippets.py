@@ -182,7 +182,14 @@ ZERO3 = """\
         (
             "head.yaml",
             HEAD_ONLY,
-            ["error L7 4", "error L1 6", "error L6 11", "warning L5 12", "warning L70 11"],
+            [
+                "error L7 4",
+                "error L1 6",
+                "error L6 11",
+                "warning L5 12",
+                "warning L70 11",
+                "warning L70 11",
+            ],
         ),
         ("hybrid.yaml", HYBRID, ["warning L11 13"]),
         ("job.yaml", OUMI_JOB, []),
