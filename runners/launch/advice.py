@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypedDict
 
 from msgspec import Struct, to_builtins
@@ -17,7 +15,6 @@ from ...presets.estimate.advice_words import title_of, verdict
 from ...presets.estimate.launch_command import LaunchPlace
 from ...presets.estimate.model_kinds import mixture
 from ...presets.estimate.option import Option
-from ...presets.estimate.script_kind import kind_of_script
 from ...presets.estimate.strategies import script_kinds
 from ...presets.estimate.workload import (
     GB,
@@ -32,12 +29,10 @@ from ...presets.estimate.workload import (
     shape_of,
 )
 from ...presets.finding import PlanError
-from ...presets.script_tree import MOST_BYTES
-from ..run import file_io
 from ..run.errors import RunError
 from ..run.machine import default_python
 from . import measured_peaks
-from .estimate_inputs import count
+from .estimate_inputs import count, kind_of_file
 from .measured_peaks import MeasuredPeak
 
 PARTS = ("weights", "gradients", "optimizer", "states", "activations", "buffers", "total")
@@ -124,7 +119,7 @@ def _advised(asked: MemoryQuestion) -> Advised:
     case = AdviceCase(
         model=replace(usual, seq=asked.seq, micro_batch=asked.micro_batch, recompute=asked.recompute),
         place=place,
-        kind=asked.kind or _kind_of(script if counted else None),
+        kind=asked.kind or (kind_of_file(script) if counted else "unknown"),
         weights=asked.format,
         precision=asked.precision,
         lora=asked.qlora if asked.lora is None else asked.lora,
@@ -192,15 +187,6 @@ def _check(asked: MemoryQuestion) -> None:
         raise PlanError(f"--nodes {asked.nodes} with {named} hosts: leave out --nodes")
     if asked.active is not None and asked.experts is None:
         raise PlanError("--active needs --experts: the number of experts in each layer")
-
-
-def _kind_of(script: str | None) -> str:
-    if script is None:
-        return "unknown"
-    source: bytes | None = None
-    with contextlib.suppress(file_io.FileError):
-        source = file_io.head(Path(script), MOST_BYTES + 1)
-    return kind_of_script(source)
 
 
 def _model(asked: MemoryQuestion) -> tuple[Shape, Counted | None, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import json
 import os
@@ -11,6 +12,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...presets.estimate.script_kind import kind_of_script
 from ...presets.estimate.workload import Counted, acts_on_import, counted_from, name_of_gpu
 from ...presets.finding import PlanError
 from ...presets.script_tree import MOST_BYTES
@@ -29,6 +31,24 @@ def hardware_here(root: str = "/") -> str:
             return ""
         models.append(name_of_gpu(match[1].strip()) if match else "")
     return f"{len(models)}x{models[0]}" if models and models[0] and len(set(models)) == 1 else ""
+
+
+def kind_of_file(path: str) -> str:
+    """Return what parallelizes the model in a script: the key of a ScriptKind, "unknown" for an unreadable file."""
+    try:
+        stat = os.stat(path)
+        return _kind_of_version(path, stat.st_mtime_ns, stat.st_size)
+    except (OSError, ValueError):
+        return "unknown"
+
+
+@functools.lru_cache(maxsize=8)
+def _kind_of_version(path: str, changed_ns: int, size: int) -> str:
+    """Return the kind of one version of a file; the launch form asks with each drawn frame."""
+    try:
+        return kind_of_script(file_io.head(Path(path), MOST_BYTES + 1))
+    except file_io.FileError:
+        return "unknown"
 
 
 COUNTING = Path(__file__).parent.parent / "inrank" / "parameter_count.py"

@@ -14,7 +14,7 @@ from distui.presets.estimate.launch_command import LaunchPlace
 from distui.presets.estimate.workload import GB, USABLE, NodeGpus, name_of_gpu, shape
 from distui.presets.finding import Finding
 from distui.presets.load import BUILTIN, Library, PassedOverFile, library, load
-from distui.runners.launch.estimate_inputs import hardware_here
+from distui.runners.launch.estimate_inputs import hardware_here, kind_of_file
 from distui.runners.launch.launch_form import LaunchForm, LaunchPreview, request_without_script
 from distui.runners.launch.preset_library import PresetEntry, listed
 from distui.runners.launch.preset_of_request import overrides_of
@@ -232,6 +232,31 @@ def test_an_estimate_counts_megatrons_sizes(args: str, words: str) -> None:
     rows = advice.memory_rows(asked, preset, form_estimate.arguments(form), 118)
     assert words in " ".join(" ".join(text(rows)).split())
     assert ("Megatron" in " ".join(text(rows))) == ("parallel-size" in args)
+
+
+@for_each(
+    ("source", "preset", "kind"),
+    [
+        ("from accelerate import Accelerator\nAccelerator()\n", "ddp", "accelerate"),
+        (
+            "from torch.nn.parallel import DistributedDataParallel\nDistributedDataParallel(net)\n",
+            "ddp",
+            "ddp",
+        ),
+        ("print(1)\n", "ds-zero2", "deepspeed"),
+        ("print(1)\n", "fsdp2", "unknown"),
+    ],
+)
+def test_an_estimate_is_for_the_kind_of_the_script(
+    source: str, preset: str, kind: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    form = LaunchForm(preset=preset, script=str(script), params="7B", hardware="8xH100")
+    asked = form_estimate.asked(form, load(preset).preset, "", kind_of_file(form.script))
+    assert asked is not None
+    assert asked.case.kind == kind
+    assert kind_of_file(str(tmp_path / "nowhere.py")) == "unknown"
 
 
 @for_each(

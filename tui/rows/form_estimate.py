@@ -27,10 +27,10 @@ from ...runners.launch.launch_form import LaunchForm
 from .form_fields import OPTION, SET
 
 
-def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
+def asked(form: LaunchForm, preset: Preset, here: str = "", kind: str = "unknown") -> Advice | None:
     """Return the advice for the launch form; None without a model or GPUs. Raises PlanError.
 
-    `here` names the GPUs of this machine.
+    `here` names the GPUs of this machine. `kind` is that of the script, as its text shows.
     """
     hardware = form.hardware or form.option("gpus") or here
     if not form.params or not hardware:
@@ -43,7 +43,7 @@ def asked(form: LaunchForm, preset: Preset, here: str = "") -> Advice | None:
         AdviceCase(
             model=_model(form, preset, size),
             place=place,
-            kind=_kind(form),
+            kind=_kind(form, preset, kind),
             weights=form.format or None,
             lora=LORA_RANK if form.lora else None,
             quantized=form.lora == "QLoRA",
@@ -60,11 +60,15 @@ def arguments(form: LaunchForm) -> list[str]:
         return []
 
 
-def _kind(form: LaunchForm) -> str:
-    """Return what parallelizes the model, as far as the form shows it."""
+def _kind(form: LaunchForm, preset: Preset, shown: str) -> str:
+    """Return what parallelizes the model: by the arguments, by --adopt, by the script's text, then by the preset."""
     if megatron.read(arguments(form)) is not None:
         return "megatron"
-    return "ddp" if form.option("adopt") == "true" else "unknown"
+    if form.option("adopt") == "true":
+        return "ddp"
+    if shown == "unknown" and preset.strategy.kind == "deepspeed":
+        return "deepspeed"
+    return shown
 
 
 def guided(advice: Advice, option: Option) -> dict[str, str]:

@@ -15,7 +15,7 @@ from textual.screen import Screen
 from ...presets.estimate.advice import Advice
 from ...presets.finding import PlanError
 from ...presets.sanitize import clean_text
-from ...runners.launch.estimate_inputs import hardware_here
+from ...runners.launch.estimate_inputs import hardware_here, kind_of_file
 from ...runners.launch.launch_form import LaunchForm, LaunchPreview
 from ...runners.launch.launch_settings import LOCAL, SKY, kind_of
 from ...runners.run.errors import LaunchError, RunError
@@ -254,7 +254,8 @@ class LaunchScreen(Screen[None]):
             return []
         try:
             preset = self.app.source.preset(form.preset, form.overrides).preset
-            answer = asked(form, preset, self._hardware if kind_of(form.place) == LOCAL else "")
+            here = self._hardware if kind_of(form.place) == LOCAL else ""
+            answer = asked(form, preset, here, kind_of_file(form.script.strip()))
         except (LaunchError, PlanError) as error:
             return problem_rows([str(error)], width)
         if answer is None:
