@@ -349,7 +349,8 @@ def stages_of(model: Shape, form: Format, layout: Layout = ALONE) -> list[Stage]
     entry = compute_bytes(layout, form) * positions * model.hidden
     if layout.sequence_parallel:
         entry /= layout.tp
-    backward = BACKWARD * _inside(model) / INSIDE * compute_bytes(layout, form) / layout.tp
+    share = model.layer_kept / (OUTSIDE + INSIDE) if model.layer_kept else 1.0
+    backward = BACKWARD * share * compute_bytes(layout, form) / layout.tp
     work = backward * positions * model.hidden
     kept = layer
     if model.recompute:
@@ -370,17 +371,16 @@ def _positions(model: Shape, layout: Layout) -> float:
 def _layer(model: Shape, form: Format, layout: Layout) -> float:
     """Return the bytes of one layer per position of this rank."""
     number = compute_bytes(layout, form)
-    outside: float = OUTSIDE * number + (0 if model.layer_kept else MASKS)
+    outside, inside = OUTSIDE * number + MASKS, INSIDE * number
+    if model.layer_kept:  # as it was measured, with its own dropout
+        outside = min(OUTSIDE, model.layer_kept) * number
+        inside = model.layer_kept * number - outside
     if autocasts(layout, form):
         outside += AUTOCAST
     gathered = 2 * number * (layout.cp - 1)  # keys and values from the other ranks
     if layout.sequence_parallel:
         outside /= layout.tp
-    return model.hidden * (outside + (_inside(model) * number + gathered) / layout.tp)
-
-
-def _inside(model: Shape) -> float:
-    return max(0.0, model.layer_kept - OUTSIDE) if model.layer_kept else INSIDE
+    return model.hidden * (outside + (inside + gathered) / layout.tp)
 
 
 def _resident(layout: Layout, form: Format) -> tuple[float, float]:
@@ -421,7 +421,7 @@ def _gathered(layout: Layout, model: Shape, form: Format, mine: float) -> tuple[
     number, layer = compute_bytes(layout, form), model.layer / layout.tp
     share = model.trained_share
     rest = min(model.rest, mine) / (1 if layout.pp == 1 else 2)
-    freed = 0.0 if model.recompute else _layer(model, form, layout) * _positions(model, layout)
+    freed = _layer(model, form, layout) * _positions(model, layout)
     of_layer = number * share * (layer + rest / 2)  # half of `rest` is the head's
     of_layer += max(0.0, form.gradients * share * layer - freed)
     others = 0.0

@@ -201,6 +201,10 @@ class Counted:
     """Parameters of all layers."""
     head: int
     """Parameters of the rest."""
+    experts: int = 0
+    """Parameters of the parts that expert parallelism divides: those with `expert_parallel`."""
+    expert_count: int = 0
+    """Experts of each of these parts."""
     layer_kept: float = 0.0
     """Numbers per position and hidden unit that a layer keeps for backward, or 0 if the model did not run."""
 
@@ -305,13 +309,17 @@ def shape_of(
             f"{counted.name} has no recognisable list of transformer layers: give {missing} to estimate its activations"
         )
     outside = counted.parameters - counted.blocks if counted.layers else None
-    usual = shape(counted.parameters, layers, hidden, vocab or counted.vocab or VOCABULARY)
+    # Without an embedding the outputs are few classes, if the model did run.
+    words = vocab or counted.vocab or (1 if counted.layer_kept else VOCABULARY)
+    usual = shape(counted.parameters, layers, hidden, words)
     return replace(
         usual,
         outside=outside,
         largest=counted.largest,
         trained=counted.trainable,
         layer_kept=counted.layer_kept,
+        experts=float(counted.experts),
+        expert_count=counted.expert_count,
     )
 
 

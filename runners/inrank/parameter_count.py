@@ -163,6 +163,7 @@ def sizes(name: str, model: nn.Module) -> Dict[str, Any]:
         raise NoModel(f"{name} has no parameters")
     layers = list(blocks(model))
     tables = embeddings(model, layers)
+    experts = [part for part in model.modules() if getattr(part, "expert_parallel", False)]
     hidden, vocab = width(layers), None
     if tables:
         words = word_table(model, tables)
@@ -179,7 +180,9 @@ def sizes(name: str, model: nn.Module) -> Dict[str, Any]:
         "embedding": count(tables),
         "blocks": count(layers),
         "head": total - count(layers) - count(tables),
-        "layer_kept": kept_by_layer(model, layers) / hidden if hidden and tables else 0.0,
+        "experts": count(experts),
+        "expert_count": max((len(value) for part in experts for value in part.parameters()), default=0),
+        "layer_kept": kept_by_layer(model, layers) / hidden if hidden else 0.0,
     }
 
 
@@ -219,7 +222,9 @@ def width(layers: List[nn.Module]) -> Optional[int]:
 
 
 POSITIONS = 16
-"""Positions of the pass that counts activations."""
+"""Tokens or rows of the pass that counts activations."""
+SIDE = 64
+"""Pixels of a side of its image, each of which is a position."""
 
 
 class _Attention(torch.autograd.Function):  # type: ignore[misc]
@@ -247,8 +252,25 @@ class _Fused(TorchFunctionMode):  # type: ignore[misc]
         return _Attention.apply(named["query"], named["key"], named["value"])
 
 
+def sample(model: nn.Module) -> Any:
+    """Return an input of the model's first layer, targets, and the positions: tokens, rows of numbers, or pixels."""
+    kinds = (nn.Embedding, nn.Linear, nn.Conv2d)
+    first = next((part for part in model.modules() if isinstance(part, kinds)), None)
+    if isinstance(first, nn.Conv2d):
+        image = torch.zeros(1, first.in_channels, SIDE, SIDE)
+        return image, torch.zeros(1, dtype=torch.long), SIDE * SIDE
+    if isinstance(first, nn.Linear):
+        return (
+            torch.zeros(POSITIONS, first.in_features),
+            torch.zeros(POSITIONS, dtype=torch.long),
+            POSITIONS,
+        )
+    tokens = torch.zeros(1, POSITIONS, dtype=torch.long)
+    return tokens, tokens, POSITIONS
+
+
 def kept_by_layer(model: nn.Module, layers: List[nn.Module]) -> float:
-    """Return the numbers per position that the average layer keeps for backward; 0 if tokens are no input."""
+    """Return the numbers per position that the average layer keeps for backward; 0 if the model cannot run."""
     kept: Dict[int, Any] = {}
     weights = {value.untyped_storage()._cdata for value in model.parameters()}
     inside: List[nn.Module] = []
@@ -262,8 +284,8 @@ def kept_by_layer(model: nn.Module, layers: List[nn.Module]) -> float:
     for layer in layers:
         layer.register_forward_pre_hook(lambda *_: inside.append(model))
         layer.register_forward_hook(lambda *_: inside.clear())
-    tokens = torch.zeros(1, POSITIONS, dtype=torch.long)
-    for inputs in ((tokens,), (tokens, tokens)):
+    x, y, positions = sample(model)
+    for inputs in ((x,), (x, y)):
         kept.clear()
         try:
             with _Fused(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -271,7 +293,7 @@ def kept_by_layer(model: nn.Module, layers: List[nn.Module]) -> float:
         except Exception:  # noqa: BLE001 - any model: its forward may need anything
             continue
         numbers: int = sum(each.nbytes() for each in kept.values()) // 4
-        return numbers / POSITIONS / max(1, len(layers))
+        return numbers / positions / max(1, len(layers))
     return 0.0
 
 

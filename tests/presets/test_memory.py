@@ -67,7 +67,7 @@ def test_activations_by_hand() -> None:
         (model, BF16, 34 * 32 * once, 5 * 2 * once),
         (model, FP32, (16 * 4 + 2) * 32 * once, 5 * 4 * once),
         (replace(model, recompute=True), BF16, 2 * 32 * once, (34 + 5 * 2) * once),
-        (replace(model, layer_kept=22.0), BF16, 2 * 22 * 32 * once, 5 * 2 * 1.5 * once),
+        (replace(model, layer_kept=22.0), BF16, 2 * 22 * 32 * once, 5 * 2 * 22 / 16 * once),
     ):
         (stage,) = stages_of(changed, form)
         assert (stage.kept, stage.logits, stage.layer) == (kept, logits, layer)
