@@ -63,10 +63,10 @@ def doings(series: RankSeries, seconds: float, size: int) -> list[StripState]:
     pace = median(finite(series.step_s) or [1.0])
     patience = min(1e6, max(STALL_S, STALL_STEPS * pace))
     activity = _Activity(patience, seconds)
-    kinds: list[StripState] = []
-    for at in range(size):
-        step, wait, step_s = (_at(values, at) for values in (series.step, series.wait, series.step_s))
-        kinds.append(activity.next_state(step, wait, step_s))
+    buckets = zip(
+        _known(series.step, size), _known(series.wait, size), _known(series.step_s, size), strict=True
+    )
+    kinds = [activity.next_state(step, wait, step_s) for step, wait, step_s in buckets]
     return _back_dated(kinds, patience, seconds)
 
 
@@ -81,7 +81,7 @@ class _Activity:
         """Seconds since the last step."""
 
     def next_state(self, step: float | None, wait: float | None, step_s: float | None) -> StripState:
-        if (step, wait, step_s) == (None, None, None):
+        if step is None and wait is None and step_s is None:
             self._since = 0.0
             return StripState.NOTHING_KNOWN
         starting = not step and step_s is None
@@ -100,9 +100,10 @@ class _Activity:
         self._step = step or self._step
 
 
-def _at(values: Values, index: int) -> float | None:
-    value = values[index] if index < len(values) else None
-    return None if value is None or value != value else value
+def _known(values: Values, size: int) -> list[float | None]:
+    """Return `size` values; None for those that are missing or no number."""
+    known = [None if value is None or value != value else value for value in values[:size]]
+    return known + [None] * (size - len(known))
 
 
 def _back_dated(kinds: list[StripState], patience: float, seconds: float) -> list[StripState]:
