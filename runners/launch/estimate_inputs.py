@@ -73,8 +73,8 @@ def count(
     answer = _answer(check_python(python), path, question, seconds)
     problem = answer.get("error")
     if problem is not None:
-        doing = {"reading": "cannot be read: ", "building": "has no model that can be built here: "}
-        raise RunError(f"--script {path} {doing.get(str(answer.get('doing')), '')}{problem}")
+        doing = {"reading": " cannot be read", "building": " has no model that can be built here"}
+        raise RunError(f"--script {path}{doing.get(str(answer.get('doing')), '')}: {problem}")
     try:
         return counted_from(answer)
     except PlanError as error:

@@ -93,8 +93,9 @@ def refused(folder: Path, source: str, name: str | None = None, **args: Any) -> 
         counted(folder, source, name, **args)
     text = str(caught.value)
     assert "\n" not in text
-    assert text.startswith(f"--script {folder / 'train.py'} ")
-    return text.removeprefix(f"--script {folder / 'train.py'} ")
+    start = f"--script {folder / 'train.py'}"
+    assert text.startswith((f"{start} ", f"{start}: "))
+    return text.removeprefix(start).removeprefix(":").lstrip()
 
 
 @pytest.mark.real
