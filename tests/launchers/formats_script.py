@@ -21,7 +21,7 @@ COUNT = LAYERS * WIDTH**2
 def bytes_of(values: Iterable[Any]) -> float:
     """Bytes per parameter of the model, without counters of one element."""
     tensors = [value for value in values if torch.is_tensor(value) and value.numel() > 1]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) / COUNT
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in tensors)) / COUNT
 
 
 def states(optimizer: torch.optim.Optimizer) -> float:
