@@ -292,8 +292,9 @@ def kept_by_layer(model: nn.Module, layers: List[nn.Module]) -> float:
                 model(*inputs)
         except Exception:  # noqa: BLE001 - any model: its forward may need anything
             continue
-        numbers: int = sum(each.nbytes() for each in kept.values()) // 4
-        return numbers / positions / max(1, len(layers))
+        numbers: float = sum(each.nbytes() for each in kept.values()) / 4
+        mean: float = numbers / positions / max(1, len(layers))
+        return mean
     return 0.0
 
 
