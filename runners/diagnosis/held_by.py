@@ -69,6 +69,9 @@ def of(view: View, rank: int) -> HeldBy:
             return _pipe(view, pulse, threads)
         case "write" if pulse.on.startswith("/"):
             return HeldBy(f"writes to {pulse.on}", f"check the file system of {pulse.on}", threads)
+        case "open" if pulse.on.startswith("/"):
+            remedy = f"check the file system of {pulse.on}; if it is a named pipe, {_READS}"
+            return HeldBy(f"opens {pulse.on}", remedy, threads)
         case "wait" if pulse.on:
             return _child(pulse, threads)
         case "futex" | "sleep" | "poll":

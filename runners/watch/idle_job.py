@@ -190,7 +190,9 @@ class IdleJob:
         )
 
     def _is_in_collective(self, view: View, rank: int) -> bool:
-        return activity.position_of(view.history[rank][-1].stack).kind is Kind.COLLECTIVE
+        stack = view.history[rank][-1].stack
+        in_backward = any(site.name == "_engine_run_backward" for site in stack)
+        return in_backward or activity.position_of(stack).kind is Kind.COLLECTIVE
 
     def _since(self, ranks: Iterable[int]) -> float | None:
         """Unix time since which the first of these ranks is idle."""

@@ -263,6 +263,16 @@ async def test_a_stopped_rank_is_continued_by_its_pid(monkeypatch: pytest.Monkey
     assert {rank for rank, _ in job.dumps} == {0}
 
 
+async def test_a_rank_that_waits_for_gradients_of_one_that_works_is_not_blamed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = "/venv/lib/python3.11/site-packages/torch/autograd/graph.py"
+    backward = (("_engine_run_backward", graph, 824), ALL_REDUCE[1])
+    job = Machine(monkeypatch, Process(backward), Process(cpu=1.0))
+    await job.live(90.0)
+    assert job.findings == []
+
+
 async def look(job: Machine) -> float:
     """Let a viewer ask once, while the ranks do what they do; the seconds until its answer."""
     began = job.seconds

@@ -60,6 +60,7 @@ def test_a_holder_that_is_not_seen_here_is_no_guess() -> None:
     ("call", "on", "words"),
     [
         ("open", "FIFO /run/{pipe}", "opens FIFO /run/{pipe} at train.py:33 load"),
+        ("open", "/nfs/part-0", "opens /nfs/part-0 at train.py:33 load"),
         ("read", "a pipe", "reads from a pipe at train.py:33 load"),
         (
             "accept",
