@@ -108,7 +108,8 @@ class PulseSampler:
 
 def handled(thread: int | None) -> str:
     """Return the exception that a thread is handling, in an `except` or `finally` block; "" without one."""
-    current = getattr(sys, "_current_exceptions", dict)().get(thread)
+    exceptions: dict[int | None, Any] = getattr(sys, "_current_exceptions", dict)()
+    current = exceptions.get(thread)
     error = current[1] if isinstance(current, tuple) else current  # a tuple before Python 3.12
     if error is None:
         return ""

@@ -24,7 +24,7 @@ SPIN = Site("/job/train.py", 20, "spin")
 IDLE = Work(0, 0, 0, 0, 0, 0.0, 0, 0)
 
 
-def growing(pulses: Sequence[Pulse], begin: Work = IDLE, **rates: float) -> tuple[Pulse, ...]:
+def growing(pulses: Sequence[Pulse], begin: Work = IDLE, /, **rates: float) -> tuple[Pulse, ...]:
     """The same pulses with counters of work: growth per second by name."""
 
     def work(pulse: Pulse) -> Work:
