@@ -27,6 +27,7 @@ MEETING = frozenset(
     }
 )
 """Options that a job cannot do without."""
+MOST_BLANKS = 5
 MOST_LINES = 300
 """Longest script whose end is checked, in lines."""
 TEXTS = frozenset({"output", "error", "job-name", "chdir", "mail-user", "comment", "account", "input"})
@@ -47,7 +48,9 @@ def check_lines(script: ShellText, around: Surroundings) -> Iterator[Finding]:
     if around.is_own_job and not around.is_task:
         yield from _directives(script.text, around)
     yield from _broken(script, around)
+    yield from _blanks(script, around)
     yield from _unset(script, around)
+    yield from _no_script(script, around)
     for call in script.launches:
         yield from _foreign(call, around)
         yield from _behind(call, around)
@@ -55,6 +58,7 @@ def check_lines(script: ShellText, around: Surroundings) -> Iterator[Finding]:
         yield from _exclusive(call, around)
     yield from _unexported(script, around)
     yield from _too_late(script, around)
+    yield from _gap(script, around)
     yield from _unclosed(script, around)
 
 
@@ -82,11 +86,21 @@ def _each(batch: Batch, around: Surroundings) -> Iterator[Finding]:
         name, severity, near = _problem(directive)
         if name and not (name == "variable" and around.late is not None):
             shown = option if name in ("unknown", "late") else f"{option} {value}"
-            yield case("L67", name, where, {"option": shown}, value=shown, severity=severity, near=near)
+            yield case(
+                "L67",
+                name,
+                where,
+                {"option": shown, "word": value},
+                value=shown,
+                severity=severity,
+                near=near,
+            )
 
 
 def _problem(directive: Directive) -> tuple[str, Severity, str]:
     value = directive.value.text
+    if not directive.name:
+        return "" if directive.late or value.startswith("=") else "stray", "error", ""
     if directive.late:
         return "late", "error", ""
     if not directive.known:
@@ -94,7 +108,7 @@ def _problem(directive: Directive) -> tuple[str, Severity, str]:
         near = nearest(directive.name, [*names["values"], *names["switches"]], 0.8)
         return "unknown" if near else "", "warning", near and f"--{near}"  # plug-ins add options
     if value in ("", "="):
-        return "blank", "error", ""
+        return "blank" if value else "empty", "error", ""
     if "$" in value:
         return "variable", "warning" if directive.name in TEXTS else "error", ""
     return "", "error", ""
@@ -117,6 +131,18 @@ def _broken(script: ShellText, around: Surroundings) -> Iterator[Finding]:
             yield case(
                 "L68", "equals", around.at(first.line), {"name": first.text}, value=f"{first.text} ="
             )
+
+
+def _blanks(script: ShellText, around: Surroundings) -> Iterator[Finding]:
+    """Report a blank after the backslash of a command, whose next line is then a command."""
+    lines = script.text.split("\n")
+    ends = {word.line for command in script.commands for word in command.words if word.text.strip() == ""}
+    for line in sorted(ends)[:MOST_BLANKS]:
+        at = line - around.first_line
+        following = lines[at + 1].strip() if 0 <= at < len(lines) - 1 else ""
+        is_option = following.startswith("--")
+        if 0 <= at < len(lines) and _BROKEN.search(lines[at]) and following and not is_option:
+            yield case("L68", "blank", around.at(line), {"line": line}, value=following.split()[0])
 
 
 def _cut(before: str, option: str, line: int, around: Surroundings) -> Finding:
@@ -142,6 +168,24 @@ def _unset(script: ShellText, around: Surroundings) -> Iterator[Finding]:
             yield from _of_name(name, use, around.at(line), call, script, around)
     if around.is_task and not around.batch:
         yield from _sky_names(script, around, known)
+
+
+def _no_script(script: ShellText, around: Surroundings) -> Iterator[Finding]:
+    """Report a launch whose script is in a variable that nothing sets."""
+    known = {setting.name for setting in script.settings} | set(around.env)
+    if not _is_all_known(script, around) or around.is_task:
+        return
+    for call in script.launches:
+        words = [word.text for word in call.words]
+        if any(word.endswith(".py") or word in ("-m", "--module") for word in words):
+            continue
+        for before, word in itertools.pairwise(["", *words]):
+            match = re.fullmatch(r"\$\{?([A-Za-z_]\w*)\}?", word)
+            is_value = before.startswith("-") and "=" not in before
+            if match and match[1] not in known and not is_value and not OWN_NAMES.match(match[1]):
+                facts = {"name": match[1], "program": call.program}
+                yield case("L69", "script", around.at(call.line), facts, value=word, severity="warning")
+                return
 
 
 def _uses(call: LauncherCall) -> Iterator[tuple[str, str, int]]:
@@ -258,6 +302,18 @@ def _unexported(script: ShellText, around: Surroundings) -> Iterator[Finding]:
 
 TOO_LATE = re.compile(r"NCCL_\w+|GLOO_\w+|MASTER_(ADDR|PORT)|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS")
 """Variables that a launch needs when it starts."""
+
+
+GAP = re.compile(r"^(?:[ \t]*[A-Za-z_]\w*=\S*[ \t]*\\\n)+[ \t]*\n(?=[ \t]*\w)", re.MULTILINE)
+
+
+def _gap(script: ShellText, around: Surroundings) -> Iterator[Finding]:
+    """Report assignments that an empty line separates from the command that they are for."""
+    match = GAP.search(script.text)
+    if match is not None:
+        line = around.first_line + script.text.count("\n", 0, match.start())
+        name = match[0].strip().partition("=")[0]
+        yield case("L68", "gap", around.at(line), {"name": name}, value=name)
 
 
 def _too_late(script: ShellText, around: Surroundings) -> Iterator[Finding]:

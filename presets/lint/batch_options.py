@@ -106,6 +106,12 @@ def _time(slurm: Slurm, around: Surroundings) -> Iterator[Finding]:
     """Report a time limit in minutes that is probably meant in hours."""
     value = slurm.text("time")
     minutes, _, seconds = value.partition(":")
+    short = re.fullmatch(r"00?:00?:([0-5]\d)|0{1,2}:([0-5]\d)", value)
+    if short is not None and value.strip("0:"):
+        facts = {"value": value, "seconds": int(short[1] or short[2])}
+        yield case(
+            "L67", "short", _at(slurm, "time", around), facts, value=f"--time={value}", severity="warning"
+        )
     is_short = re.fullmatch(r"\d{1,3}:00", value) is not None or value in HOURS
     if is_short and seconds in ("", "00"):
         facts = {"value": value, "minutes": minutes}
@@ -116,7 +122,7 @@ def _time(slurm: Slurm, around: Surroundings) -> Iterator[Finding]:
 
 def _twice(batch: Batch, around: Surroundings) -> Iterator[Finding]:
     """Report an option with two values, of which the last one counts."""
-    early = [one for one in batch.directives if one.known and not one.late]
+    early = [one for one in batch.directives if one.name and one.known and not one.late]
     counts = Counter(one.name for one in early)
     for name, count in counts.items():
         values = [one.value for one in early if one.name == name]

@@ -52,6 +52,7 @@ def check_batches(launch: Launch) -> Iterator[Finding]:
     yield from _lightning(launch, given)
     yield from _cluster(launch, given)
     yield from _hostfile(launch)
+    yield from _mpi_hosts(launch)
     for word in config_paths(launch.call):
         yield from _deepspeed(launch, word, given, ranks)
 
@@ -178,6 +179,30 @@ def _cluster(launch: Launch, given: Mapping[str, Word]) -> Iterator[Finding]:
 TENSOR = ("tensor_parallel_size", "tensor_model_parallel_size", "tp_size", "tensor_parallel")
 
 
+def _mpi_hosts(launch: Launch) -> Iterator[Finding]:
+    """Compare -np with the slots of -H, and report hosts that a blank separates."""
+    words = [word.text for word in launch.call.before]
+    if launch.site.remote != "mpirun" and "horovodrun" not in words:
+        return
+    at = next((at for at, word in enumerate(words) if word in ("-H", "--host", "--hosts", "-host")), None)
+    if at is None or at + 1 >= len(words) or "$" in words[at + 1]:
+        return
+    following = words[at + 2] if at + 2 < len(words) else ""
+    if re.fullmatch(r"[A-Za-z][\w.-]*:\d+,?", following):
+        text = f"A blank before {following} ends the list of hosts: {following} is taken for the command."
+        yield issue(
+            "L35",
+            launch.where,
+            text,
+            value=following,
+            remedy="Separate the hosts by commas, without blanks.",
+        )
+    slots = [whole(part.partition(":")[2] or "1") or 1 for part in words[at + 1].split(",") if part]
+    if launch.site.copies and launch.site.copies > sum(slots):
+        text = f"-np {launch.site.copies} is more than the {sum(slots)} slots of {words[at + 1]}: mpirun refuses it."
+        yield issue("L35", launch.where, text, value=f"-np {launch.site.copies}")
+
+
 def _included(launch: Launch, hosts: Mapping[str, int], file: str) -> Iterator[Finding]:
     """Report hosts and slots in deepspeed's --include and --exclude that the hostfile does not have."""
     for option in ("include", "exclude"):
@@ -226,15 +251,15 @@ def _lightning(launch: Launch, given: Mapping[str, Word]) -> Iterator[Finding]:
     if launch.site.step is None or launch.call.program != "python":
         return
     for name, count, what in (
-        ("devices", launch.site.per_node, "tasks on each node"),
-        ("num_nodes", launch.site.nodes, "nodes"),
+        ("devices", launch.site.per_node, "task(s) on each node"),
+        ("num_nodes", launch.site.nodes, "node(s)"),
     ):
         option = next((key for key in (f"trainer.{name}", f"trainer.strategy.{name}") if key in given), "")
         number = _number(given, option) if option else None
         if option and name == "devices" and given[option].text in ("-1", "auto"):
             number = launch.site.gpus
         if number and count and number != count:
-            text = f"{option} is {number}, and srun starts {count} ({what}): Lightning refuses that."
+            text = f"{option} is {number}, and srun starts {count} {what}: Lightning refuses that."
             yield issue("L35", launch.around.at(given[option].line), text, value=f"{option}={number}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 from .. import skypilot
@@ -38,6 +39,10 @@ SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".bash", ".sbatch", ".slur
 """Suffixes of files that lint can check."""
 SHELLS = (".sh", ".bash", ".sbatch", ".slurm")
 _SHEBANG = re.compile(r"#!.*?\b(python|(?:ba|da|z|k)?sh)[\d.]*\b")
+OTHER_SHELLS = (".fish", ".csh", ".tcsh", ".ps1", ".bat", ".cmd")
+"""Suffixes of scripts in languages that lint does not read."""
+_OTHER_SHEBANG = re.compile(r"#!.*\b(fish|t?csh|pwsh|perl|ruby|node)\b")
+_TEMPLATE = re.compile(r"\{\{.*\}\}")
 _LAUNCHER = re.compile(r"\b(torchrun|accelerate launch|deepspeed|torch\.distributed\.(run|launch))\b")
 
 
@@ -56,11 +61,14 @@ def lint_file(
     library of existing presets. `facts`: the planned launch, for a script.
     """
     try:
-        text = _text(data)
+        text = _text(data, name.lower().endswith(SHELLS) or data.startswith(b"#!"))
         return worst_first(
             _checked(name, text, Surroundings(file=name, exists=exists, read=read), presets, facts)
         )
     except Unreadable as error:
+        if _TEMPLATE.search(data[:MOST_BYTES].decode("utf-8", "replace")):
+            what = f"{name} is a template: nothing in it was checked."
+            return [issue("L43", name, what, remedy="Check the file that is made from it.")]
         remedy = None if "not valid" in str(error) else ""
         return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.", remedy=remedy)]
 
@@ -86,10 +94,15 @@ def lint_command(text: str, exists: Exists, read: Read, gpus: bool | None = None
     return worst_first(once(findings))
 
 
-def _text(data: bytes) -> str:
-    """Decode a file. Raises Unreadable."""
+def _text(data: bytes, is_shell: bool = False) -> str:
+    """Decode a file, a shell script also if it is Latin-1. Raises Unreadable."""
     if len(data) > MOST_BYTES:
         raise Unreadable(1, f"is larger than {MOST_BYTES >> 20} MiB: no file that lint checks is so large")
+    if is_shell and b"\0" not in data:
+        try:
+            data.decode()
+        except UnicodeDecodeError:
+            return data.decode("latin-1")
     return decoded(data)
 
 
@@ -139,6 +152,8 @@ def _twice(text: str, document: MarkupNode, name: str) -> list[Finding]:
 def _kind(name: str, text: str) -> str:
     """Return the kind of a file, by its suffix, else by its content."""
     lower = name.lower()
+    if lower.endswith(OTHER_SHELLS) or _OTHER_SHEBANG.match(text):
+        return ""
     if is_dockerfile(name, text):
         return "docker"
     if lower.endswith(".py"):
@@ -216,9 +231,11 @@ def lint_task(
         if merged:
             mapping["resources"] = MarkupNode(below.line if below else 0, merged)
         changed.append(MarkupNode(document.line, mapping))
-    return worst_first(_document(changed, Surroundings(file=name, exists=exists)))
+    findings = _document(changed, Surroundings(file=name, exists=exists))
+    launched = (replace(one, severity="error") if one.id == "L47" else one for one in findings)
+    return worst_first(launched)
 
 
 def _unknown(name: str) -> Finding:
-    text = f"{name} is neither a SkyPilot task nor accelerate's, DeepSpeed's or a preset: nothing in it was checked."
+    text = f"{name} is of no kind that lint knows: nothing in it was checked."
     return issue("L43", name, text)

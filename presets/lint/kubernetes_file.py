@@ -516,6 +516,9 @@ def _pod_names(manifest: Manifest, jobs: list[MarkupNode]) -> Iterator[Finding]:
 def _job_counts(manifest: Manifest, spec: MarkupNode) -> Iterator[Finding]:
     """Check the numbers of a Job."""
     parallel, all_ = spec.number("parallelism"), spec.number("completions")
+    if spec.text("completionMode") == "Indexed" and spec.get("completions") is None:
+        place_ = place(manifest.file, spec.get("completionMode"), "completionMode")
+        yield case("L72", "completions", place_, {"count": parallel or 1}, value="completionMode: Indexed")
     where = place(manifest.file, spec.get("parallelism") or spec.get("completions") or spec, "spec")
     if all_ and (parallel or 1) < all_ and all_ > 1:
         yield case(
@@ -717,9 +720,16 @@ def _ray_group(manifest: Manifest, group: MarkupNode) -> Iterator[Finding]:
             yield case("L72", "counts", where, facts, value=f"num-gpus: {started}", severity="warning")
 
 
+STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+
+
 def _runtime(manifest: Manifest) -> Iterator[Finding]:
     """Compare the processes per node of a training runtime with the GPUs of its containers."""
     policy = manifest.document.get("spec", "mlPolicy") or MarkupNode(0, None)
+    jobs = _items(manifest.document, "spec", "template", "spec", "replicatedJobs")
+    labels = [job.get("template", "metadata", "labels") for job in jobs]
+    if jobs and not any(label and STEP in label.mapping for label in labels):
+        yield case("L72", "ancestor", manifest.at("spec", "template"), {"label": STEP}, value=STEP)
     for program in ("torch", "mpi"):
         node = policy.get(program, "numProcPerNode")
         each = policy.number(program, "numProcPerNode")

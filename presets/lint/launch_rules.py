@@ -106,9 +106,14 @@ def _several_per_node(launch: Launch) -> Iterator[Finding]:
         nodes = "a node" if site.nodes == 1 else "each node"
         facts = {"copies": site.per_node, "program": program, "nodes": nodes, "ranks": _ranks(ranks)}
         yield case("L57", "tasks", launch.where, facts, value=f"{site.per_node} tasks per node")
-    elif told and (site.copies or 0) > told and (told > 1 or "nnodes" in launch.options.values):
+    elif told and (site.copies or 0) > told and (told > 1 or _says_nodes(launch)):
         what = "one node each" if told == 1 else f"{told} nodes"
         yield case("L57", "nodes", launch.where, {"copies": site.copies, "program": program, "told": what})
+
+
+def _says_nodes(launch: Launch) -> bool:
+    """Return True if a launcher gets its number of nodes, and does not take the default."""
+    return launch.call.program == "accelerate" or "nnodes" in launch.options.values
 
 
 def _ranks(ranks: int | None) -> str:
@@ -453,6 +458,37 @@ def _world_size(launch: Launch) -> Iterator[Finding]:
         yield issue("L35", where, text, value=f"WORLD_SIZE={size}")
 
 
+def _no_gpus(launch: Launch) -> Iterator[Finding]:
+    """Report several ranks in a batch job that asks for no GPU."""
+    batch, ranks = launch.around.batch, launch.told_ranks() or 0
+    asks = (
+        "gpus",
+        "gpus-per-node",
+        "gpus-per-task",
+        "gres",
+        "gpus-per-socket",
+        "tres-per-task",
+        "exclusive",
+    )
+    if batch is None or any(map(batch.has, asks)) or launch.call.program != "torchrun" or launch.is_on_cpu:
+        return
+    own = launch.site.own
+    if ranks > 1 and not (own and any(map(own.has, asks))):
+        facts = {"ranks": ranks, "gpus": ranks}
+        yield case("L74", "none", launch.where, facts, value="--gpus-per-node", severity="note")
+
+
+def _after_image(launch: Launch) -> Iterator[Finding]:
+    """Report options of singularity after the image."""
+    words = [word.text for word in launch.call.before]
+    names = [word.rpartition("/")[2] for word in words]
+    program = next((name for name in ("singularity", "apptainer") if name in names), "")
+    at = next((at for at, word in enumerate(words) if word.endswith((".sif", ".simg", ".img"))), len(words))
+    option = next((word for word in words[at + 1 :] if word in ("--nv", "--rocm", "-B", "--bind")), "")
+    if program and option and names.index(program) < at:
+        yield case("L75", "image", launch.where, {"option": option, "program": program}, value=option)
+
+
 def _image(launch: Launch) -> Iterator[Finding]:
     """Report an image that is started without the GPUs."""
     words = [word.text for word in launch.call.before]
@@ -491,6 +527,8 @@ IMAGE_SWITCHES: Mapping[str, tuple[frozenset[str], tuple[str, ...]]] = {
 RULES = (
     _world_size,
     _image,
+    _after_image,
+    _no_gpus,
     _first_node_only,
     _several_per_node,
     _expanded_once,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..finding import Finding, Severity
 from ..text_formats import Unreadable, whole
 from . import script
+from .batch_sizes import arguments
 from .launch_sites import Launch
 from .lint_rules import case, issue
 from .script_arguments import check_arguments
@@ -60,6 +61,8 @@ def check_script(launch: Launch) -> Iterator[Finding]:
             _idle_gpus,
             _data_parallel,
             _lightning,
+            _more_tasks,
+            _apart,
             _local_rank,
             _addresses,
         ):
@@ -143,8 +146,10 @@ def _one_gpu_each(started: Started) -> Iterator[Finding]:
     if step is None or (launch.site.per_node or 1) < 2 or launch.call.program != "python":
         return
     binding = step.text("gpu-bind")
-    if binding.endswith("none") or (
-        step.gpus_per_task != 1 and not binding.startswith(("single", "per_task:1", "closest"))
+    if (
+        binding.endswith("none")
+        or binding.startswith("closest")
+        or (step.gpus_per_task != 1 and not binding.startswith(("single", "per_task:1")))
     ):
         return
     if b"device_count" in started.source:
@@ -219,16 +224,57 @@ def _lightning(started: Started) -> Iterator[Finding]:
     if launch.site.step is None or not calls:
         return
     for name, count, what in (
-        ("devices", launch.site.per_node, "tasks on each node"),
-        ("gpus", launch.site.per_node, "tasks on each node"),
-        ("num_nodes", launch.site.nodes, "nodes"),
+        ("devices", launch.site.per_node, "task(s) on each node"),
+        ("gpus", launch.site.per_node, "task(s) on each node"),
+        ("num_nodes", launch.site.nodes, "node(s)"),
     ):
         keyword = next((word for word in calls[0].keywords if word.arg == name), None)
-        number = whole(keyword.value.value) if keyword and isinstance(keyword.value, ast.Constant) else None
+        number = _number(launch, keyword.value) if keyword else None
         if number and count and number != count:
             place = f"{started.path.text}:{calls[0].lineno}"
-            text = f"{place} has Trainer({name}={number}), and srun starts {count} ({what})."
+            text = f"{place} has Trainer({name}={number}), and srun starts {count} {what}."
             yield issue("L35", launch.where, text, value=f"{name}={number}")
+
+
+def _number(launch: Launch, value: ast.expr) -> int | None:
+    """Return a constant, or the argument of the launch that `args.NAME` stands for."""
+    if isinstance(value, ast.Constant):
+        return whole(value.value)
+    word = arguments(launch.call.words).get(value.attr) if isinstance(value, ast.Attribute) else None
+    return whole(word.text) if word else None
+
+
+def _apart(started: Started) -> Iterator[Finding]:
+    """Report device_map="auto" in ranks of their own, and Ray's address "auto" in a SkyPilot task."""
+    launch = started.launch
+    auto = re.search(rb"device_map\s*=\s*[\"']auto[\"']", started.source)
+    if auto is not None and launch.call.is_launcher and launch.told_ranks() != 1:
+        where = f"{started.path.text}:{_line(started, auto)}"
+        yield case("L77", "device_map", where, {"program": launch.call.program}, value='device_map="auto"')
+    ray = re.search(rb"ray\.init\([^)]*address\s*=\s*[\"']auto[\"']", started.source)
+    if (
+        ray is not None
+        and launch.around.is_task
+        and not launch.around.in_image
+        and launch.around.batch is None
+    ):
+        where = f"{started.path.text}:{_line(started, ray)}"
+        yield case("L77", "ray", where, value='address="auto"', severity="warning")
+
+
+def _line(started: Started, match: re.Match[bytes]) -> int:
+    return started.source.count(b"\n", 0, match.start()) + 1
+
+
+def _more_tasks(started: Started) -> Iterator[Finding]:
+    """Report more ranks than GPUs on a node."""
+    launch = started.launch
+    gpus, ranks = launch.site.gpus, launch.site.per_node
+    is_step = launch.call.program == "python" and launch.site.step is not None
+    uses_gpu = b"cuda" in started.source or b"gpu" in started.source
+    if is_step and uses_gpu and gpus and ranks and ranks > gpus and launch.site.step.gpus_per_task is None:
+        text = f"{ranks} tasks on a node of {gpus} GPU{'s' if gpus > 1 else ''}: those above have none."
+        yield issue("L35", launch.where, text, value=f"{ranks} tasks")
 
 
 def _local_rank(started: Started) -> Iterator[Finding]:

@@ -170,6 +170,11 @@ def check_variables(name: str, value: str, where: str, nnodes: int | None = None
     elif nccl.covers(name) or nccl.misspelt(name):
         for finding in _nccl(name, value, where):
             yield replace(finding, value=shown)
+    if name == "GLOO_SOCKET_IFNAME" and value.startswith(("^", "=")):
+        text = f"Gloo takes names of interfaces, and {value[0]} is NCCL's syntax: it finds no address for {value}."
+        yield issue(
+            "L16", where, text, value=shown, remedy="Write the name of the interface, such as eth0."
+        )
     if _is_slow(name, value, nnodes):
         yield issue("L40", where, f"{name}={value} {SLOW[name][1]}.", value=shown)
     is_local = (

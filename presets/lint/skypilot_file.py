@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import PurePath
 
-from ..finding import Finding
+from ..finding import Finding, Severity
 from ..known_names import known_names
 from ..text_formats import MarkupNode, place, walk, whole
 from . import launches, lint_rules, shell
@@ -34,7 +34,9 @@ MIN_TORCH = (2, 7)
 
 
 def is_task(document: MarkupNode) -> bool:
-    return bool(document.mapping.keys() & MARKS)
+    resources = document.mapping.get("resources")
+    is_other = "apiVersion" in document.mapping or (resources is not None and bool(resources.items))
+    return bool(document.mapping.keys() & MARKS) and not is_other
 
 
 def check_skypilot(task: MarkupNode, beside: Surroundings) -> list[Finding]:
@@ -55,7 +57,7 @@ def check_skypilot(task: MarkupNode, beside: Surroundings) -> list[Finding]:
             *_setup_names(task.get("setup"), file),
             *_separate(task, around),
             *_of_setup(task, around),
-            *old_torch(task.get("setup"), file),
+            *old_torch(task.get("setup"), file, "note"),
         ]
     )
     missing = {finding.value for finding in findings if finding.id == "L70"}
@@ -345,7 +347,7 @@ _BOUND = re.compile(
 """An exact version of torch, or its upper bound."""
 
 
-def old_torch(node: MarkupNode | None, file: str) -> Iterator[Finding]:
+def old_torch(node: MarkupNode | None, file: str, severity: Severity = "error") -> Iterator[Finding]:
     """Report commands that install a torch older than MIN_TORCH."""
     if node is None or not isinstance(node.value, str):
         return
@@ -356,7 +358,7 @@ def old_torch(node: MarkupNode | None, file: str) -> Iterator[Finding]:
             if _is_too_old(word.text.strip()):
                 where = f"{file}:{word.line}" if node.line else file
                 text = f"{word.text} is too old: distui needs torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or newer on the nodes."
-                yield issue("L47", where, text, value=word.text)
+                yield issue("L47", where, text, value=word.text, severity=severity)
 
 
 def _is_too_old(requirement: str) -> bool:

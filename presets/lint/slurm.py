@@ -174,7 +174,7 @@ def read_batch(text: str, first_line: int = 1) -> Batch | None:
             directives += _directives(match[1], number, late)
     if not directives:
         return None
-    early = {one.name: one.value for one in directives if one.known and not one.late}
+    early = {one.name: one.value for one in directives if one.name and one.known and not one.late}
     return Batch(directives, Slurm(early), components)
 
 
@@ -194,6 +194,9 @@ def _directives(text: str, line: int, late: bool) -> Iterator[Directive]:
         return
     for name, value, known in _options(words):
         yield Directive(name, value, known, late)
+    stray = next(iter(_stray(words)), None)
+    if stray is not None and all(word.text != "=" for word in words):
+        yield Directive("", stray, True, late)
 
 
 def read_step(words: Sequence[Word]) -> tuple[Slurm, int]:
@@ -216,6 +219,18 @@ def _options(words: Sequence[Word]) -> Iterator[tuple[str, Word, bool]]:
         name, value, count, known = _option(words, at)
         yield name, value, known
         at += count
+
+
+def _stray(words: Sequence[Word]) -> Iterator[Word]:
+    """Yield the words that are neither an option nor its value."""
+    at = 0
+    while at < len(words):
+        if words[at].text.startswith("-"):
+            at += _option(words, at)[2]
+        else:
+            if words[at].text not in ("hetjob", "=") and at > 0:
+                yield words[at]
+            at += 1
 
 
 def _option(words: Sequence[Word], at: int) -> tuple[str, Word, int, bool]:

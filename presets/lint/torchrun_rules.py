@@ -70,7 +70,13 @@ def _ranks(options: Options, launch: LauncherCall, around: Surroundings) -> Iter
 
 def _nodes(options: Options, launch: LauncherCall, around: Surroundings) -> Iterator[Finding]:
     """Compare the number of nodes with the available ones."""
-    nodes = options.number("nnodes")
+    nodes, rank = options.number("nnodes"), options.number("node-rank")
+    if nodes is not None and rank is not None and rank >= nodes:
+        text = (
+            f"--node-rank {rank} is no node of {nodes}: they are 0 to {nodes - 1}, and node 0 is missing."
+        )
+        yield issue("L35", around.at(options.values["node-rank"].line), text, value=f"--node-rank {rank}")
+        return
     if nodes is not None and around.nnodes is not None and nodes != around.nnodes:
         waits = (
             "waits for the others until it gives up" if nodes > around.nnodes else "leaves the others out"

@@ -59,7 +59,7 @@ def test_files_as_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_several_files_the_worst_first(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "a.yaml").write_text("distributed_type: MULTI_GPU\nnum_machines: 1\nmain_process_port: 29500\n")
     (here / "sub").mkdir()
-    (here / "sub" / "plain").write_text("#!/bin/sh\ndeepspeed --no_local_rank --deepspeed_config ds.json train.py\n")
+    (here / "sub" / "plain").write_text("#!/bin/sh\ndeepspeed --no_local_rank train.py --deepspeed_config ds.json\n")
     (here / "sub" / "ds.json").write_text('{"zero_optimization": {"stage": 5}}')
     assert found("a.yaml sub/plain sub/ds.json train.sh", capsys) == [
         ("L30", "sub/ds.json:1"),

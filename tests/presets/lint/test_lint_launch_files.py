@@ -43,6 +43,7 @@ FILES = {
     "args = p.parse_args()\ntorch.cuda.set_device(args.local_rank)\n",
     "args.py": "import argparse\np = argparse.ArgumentParser()\np.add_argument('--data', required=True)\n"
     "p.add_argument('--lr')\nargs = p.parse_args()\n",
+    "auto.py": "model = load(device_map='auto')\n",
     "hosts": "a slots=8\nb slots=8\n",
     "env.py": "import os\nrank = int(os.environ['RANK'])\n",
     "device.py": "import os, torch\ntorch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))\n",
@@ -352,6 +353,19 @@ SLURM: list[tuple[str, str, str]] = [
         batch("srun python t.py", "--time=2:0:0"),
     ),
     ("L74", batch("srun python t.py", "--gres=gpu:2"), batch("srun python t.py", "--gres=gpu:4")),
+    ("L67", batch("srun python t.py", "--job-name=a b"), batch("srun python t.py", "--job-name='a b'")),
+    ("L67", batch("srun python t.py", "--time=00:00:20"), batch("srun python t.py", "--time=00:20:00")),
+    ("L68", "A=1 \\\n\ntorchrun t.py", "A=1 \\\ntorchrun t.py"),
+    ("L68", "torchrun t.py a=1 \\ \n  b=2", "torchrun t.py a=1 \\\n  b=2"),
+    ("L16", "export GLOO_SOCKET_IFNAME=^lo", "export GLOO_SOCKET_IFNAME=eth0"),
+    (
+        "L35",
+        "torchrun --nnodes=1 --node_rank=3 t.py",
+        "torchrun --nnodes=4 --node_rank=$R --master-addr=a t.py",
+    ),
+    ("L35", "mpirun -np 8 -H a:2,b:2 python t.py", "mpirun -np 4 -H a:2,b:2 python t.py"),
+    ("L75", "singularity exec i.sif --nv torchrun t.py", "singularity exec --nv i.sif torchrun t.py"),
+    ("L77", "torchrun --nproc_per_node 2 auto.py", "torchrun --nproc_per_node 2 device.py"),
     # programs that start ranks with Ray
     (
         "L35",
