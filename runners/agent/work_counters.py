@@ -96,10 +96,10 @@ class _Io(NamedTuple):
     """Bytes that a thread or process has moved."""
 
     read: int
-    """By read(), from files, pipes and sockets."""
+    """Bytes that read() returned, from files, pipes and sockets."""
     written: int
     stored: int
-    """From and to storage."""
+    """Bytes from and to storage."""
 
 
 def _io(path: str) -> _Io | None:

@@ -210,7 +210,7 @@ ASLEEP_SHARE, DOZES_SHARE = 0.003, 0.02
 OTHERS_SHARE = 0.15
 """Maximum CPU share of a sleeping rank's other threads, in cores."""
 THREAD_SHARE = 0.05
-"""The same of one thread of the script: few of them use CPU time in the background."""
+"""Maximum CPU share of one idle thread of the script, in cores: few of them use CPU time in the background."""
 GIL_WAKES = 40.0
 """Minimum wakes per second of a thread that waits for the GIL: CPython's switch interval gives 200."""
 BUSY_SHARE = 0.2
@@ -229,7 +229,7 @@ call is at a call instead."""
 TURNS_SHARE, STATES = 0.25, 3
 """Minimum share of samples in an endless loop of a thread that does not get on, and minimum samples of its condition."""
 SPINS_SHARE = 0.8
-"""Minimum share of the CPU time of the threads beside the main one that such threads use."""
+"""Minimum share of the CPU time of the threads other than the main one that such threads use."""
 REPEATS, MOST_FUNCTIONS, REPEATS_SHARE = 6, 6, 0.15
 """Minimum pulses, most functions of the user's own code, and minimum share of samples outside of calls of C code, of a
 main thread that only repeats itself. It may call short functions of C, such as len()."""
@@ -399,7 +399,7 @@ def _spinning_thread(pulses: Sequence[Pulse]) -> RankThread | None:
 
 
 def _turning(pulses: Sequence[Pulse]) -> Sequence[str]:
-    """Return the threads that turn in endless loops of the script, if no other thread beside the main one works."""
+    """Return the threads that turn in endless loops of the script, if only they and the main one work."""
     recent = _trail(pulses, lambda pulse: bool(pulse.threads))
     if len(recent) < REPEATS:
         return ()
@@ -430,7 +430,7 @@ def _others_s(pulse: Pulse) -> float:
 
 
 def _other_threads_work(pulses: Sequence[Pulse]) -> bool:
-    """Whether threads beside the main one use CPU time, or would if the machine had a free core."""
+    """Whether threads other than the main one use CPU time, or would if the machine had a free core."""
     return other_threads_share(pulses) > OTHERS_SHARE or _script_thread_works(pulses[-3:])
 
 

@@ -94,7 +94,7 @@ def _awaits_child(pulse: Pulse) -> bool:
 
 
 def is_hidden(pulse: Pulse) -> bool:
-    """Whether the kernel hides what the main thread reads and writes, so that nobody can see that it moves nothing."""
+    """Whether the kernel hides what the main thread reads and writes, so that a lack of movement proves nothing."""
     return pulse.work is not None and pulse.work.main_written is None
 
 

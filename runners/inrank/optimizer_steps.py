@@ -17,7 +17,7 @@ from .wrapping import describe, grouped, optimizers
 
 INSPECT_S = 1.0
 """Most seconds that the first step waits for the inspection of the objects. It takes 0.1 s for 2,000 parameters, 0.6 s
-for 40,000. A longer one goes on beside the script."""
+for 40,000. A longer one goes on while the script continues."""
 MOST_INSPECTIONS = 4
 """Most inspections: a script may make new optimizers repeatedly."""
 

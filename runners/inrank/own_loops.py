@@ -96,7 +96,7 @@ def _loops_in(tree: Any) -> list[Loop]:
             found.append(Loop(node.lineno, node.body[-1].end_lineno or node.lineno, node.test))
             parts = iter(
                 [*node.body, *node.orelse]
-            )  # a comprehension in the condition is no loop of its own
+            )  # a comprehension in the condition belongs to it
         elif isinstance(node, ast.For):
             found.append(Loop(node.lineno, node.body[-1].end_lineno or node.lineno, _without_end(node)))
         elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):

@@ -96,7 +96,7 @@ def main_wait() -> dict[str, Any]:
 
 
 def _until(number: int, arguments: list[int]) -> float | None:
-    """Return the unix time at which a call ends by itself, in tenths of a second; None if it has no such time."""
+    """Return the unix time at which a call times out, in tenths of a second; None without a time-out."""
     if number not in _TIMED:
         return None
     clock, flags, end = (None if index is None else arguments[index] for index in _TIMED[number])

@@ -88,7 +88,7 @@ class ProcessWait(Struct, frozen=True, array_like=True):
     name: str
     """Its program."""
     call: str
-    """As `Pulse.call`."""
+    """System call of its main thread, as in `Pulse.call`."""
     on: str = ""
     is_unread: bool = False
     """Whether a thread of it writes into a pipe that the rank has open for reading."""
@@ -211,7 +211,7 @@ class Pulse(Struct, frozen=True, omit_defaults=True):
     writes; `holder_name` is its program if it is no rank of the run."""
     holder_name: str = ""
     until: float | None = None
-    """Unix time at which `call` ends by itself: the end of a sleep, or a time-out; None without one, or if unknown."""
+    """Unix time at which `call` ends: the end of a sleep, or a time-out; None without one, or if unknown."""
     child: ProcessWait | None = None
     """The child process that the main thread waits for; None without one, or if it runs or the kernel hides it."""
     lock: LockWait | None = None

@@ -82,7 +82,7 @@ class IdleJob:
     async def look(self) -> None:
         """Sample all ranks until an alarm is found, or while one of them is idle, for a viewer that asks once.
 
-        Stacks of idle ranks are read soon, because somebody waits for the answer.
+        It reads the stacks of idle ranks soon, because the viewer waits for the answer.
         """
         for number in range(LOOKS):
             quiet_s = clock.now() - self._last_output()
