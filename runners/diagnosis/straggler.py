@@ -204,7 +204,7 @@ def _bound(view: View, position: RankPosition | None, evidence: str) -> Finding:
     return view.state.findings.get((INPUT, None, None)) or Finding(
         id=INPUT,
         severity="note",
-        text=f"all ranks alike wait for their data loaders most of the time{where}",
+        text=f"all ranks alike wait for their data loaders{where}",
         role="hint",
         remedy="give the loaders more workers (num_workers, prefetch_factor), or the data faster storage",
         evidence=(evidence,),
