@@ -94,9 +94,7 @@ def _loops_in(tree: Any) -> list[Loop]:
         parts = ast.iter_child_nodes(node)
         if isinstance(node, ast.While):
             found.append(Loop(node.lineno, node.body[-1].end_lineno or node.lineno, node.test))
-            parts = iter(
-                [*node.body, *node.orelse]
-            )  # a comprehension in the condition belongs to it
+            parts = iter([*node.body, *node.orelse])  # a comprehension in the condition belongs to it
         elif isinstance(node, ast.For):
             found.append(Loop(node.lineno, node.body[-1].end_lineno or node.lineno, _without_end(node)))
         elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
