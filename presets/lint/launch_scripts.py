@@ -237,7 +237,7 @@ def _lightning(started: Started) -> Iterator[Finding]:
 
 
 def _number(launch: Launch, value: ast.expr) -> int | None:
-    """Return a constant, or the argument of the launch that `args.NAME` stands for."""
+    """Return a constant, or the number that the launch gives to the option of `args.NAME`."""
     if isinstance(value, ast.Constant):
         return whole(value.value)
     word = arguments(launch.call.words).get(value.attr) if isinstance(value, ast.Attribute) else None
@@ -245,7 +245,7 @@ def _number(launch: Launch, value: ast.expr) -> int | None:
 
 
 def _apart(started: Started) -> Iterator[Finding]:
-    """Report device_map="auto" in ranks of their own, and Ray's address "auto" in a SkyPilot task."""
+    """Report device_map="auto" under a launcher, and Ray's address "auto" in a SkyPilot task."""
     launch = started.launch
     auto = re.search(rb"device_map\s*=\s*[\"']auto[\"']", started.source)
     if auto is not None and launch.call.is_launcher and launch.told_ranks() != 1:
@@ -270,9 +270,11 @@ def _more_tasks(started: Started) -> Iterator[Finding]:
     """Report more ranks than GPUs on a node."""
     launch = started.launch
     gpus, ranks = launch.site.gpus, launch.site.per_node
-    is_step = launch.call.program == "python" and launch.site.step is not None
+    step = launch.site.step
+    if launch.call.program != "python" or step is None or step.gpus_per_task is not None:
+        return
     uses_gpu = b"cuda" in started.source or b"gpu" in started.source
-    if is_step and uses_gpu and gpus and ranks and ranks > gpus and launch.site.step.gpus_per_task is None:
+    if uses_gpu and gpus and ranks and ranks > gpus:
         text = f"{ranks} tasks on a node of {gpus} GPU{'s' if gpus > 1 else ''}: those above have none."
         yield issue("L35", launch.where, text, value=f"{ranks} tasks")
 

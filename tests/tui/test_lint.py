@@ -59,7 +59,7 @@ def test_files_as_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_several_files_the_worst_first(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "a.yaml").write_text("distributed_type: MULTI_GPU\nnum_machines: 1\nmain_process_port: 29500\n")
     (here / "sub").mkdir()
-    (here / "sub" / "plain").write_text("#!/bin/sh\ndeepspeed --no_local_rank train.py --deepspeed_config ds.json\n")
+    (here / "sub" / "plain").write_text("#!/bin/sh\ndeepspeed other.py --deepspeed_config ds.json\n")
     (here / "sub" / "ds.json").write_text('{"zero_optimization": {"stage": 5}}')
     assert found("a.yaml sub/plain sub/ds.json train.sh", capsys) == [
         ("L30", "sub/ds.json:1"),
@@ -94,7 +94,10 @@ def test_nothing_found(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("ddp --set batch.micro=3 --set batch.total=7 --nproc-per-node 2 -- train.py", [("L17", "")]),
         ("tp --nproc-per-node 3 -- train.py", [("L18", "")]),
         ("ddp --nproc-per-node gpu -- train.py", [("L19", "")]),
-        ("ddp --on aws --gpus H100:8 --nnodes 2 -- train.py", [("L21", "--network-tier"), ("L71", "topology.nnodes")]),
+        (
+            "ddp --on aws --gpus H100:8 --nnodes 2 -- train.py",
+            [("L21", "--network-tier"), ("L71", "topology.nnodes")],
+        ),
         (
             "ddp --on aws --gpus H100:8 --nnodes 2 --network-tier best --managed -- train.py",
             [("L12", "--managed"), ("L71", "topology.nnodes")],
