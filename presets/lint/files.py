@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from .. import skypilot
-from ..finding import Finding, worst_first
+from ..finding import Finding, Severity, worst_first
 from ..load import Library
 from ..request import Request
 from ..text_formats import (
@@ -70,7 +70,9 @@ def lint_file(
             what = f"{name} is a template: nothing in it was checked."
             return [issue("L43", name, what, remedy="Check the file that is made from it.")]
         remedy = None if "not valid" in str(error) else ""
-        return [issue("L41", f"{name}:{max(1, error.line)}", f"{name} {error}.", remedy=remedy)]
+        where, what = f"{name}:{max(1, error.line)}", f"{name} {error}."
+        severity: Severity = "warning" if "is larger than" in what else "error"
+        return [issue("L41", where, what, remedy=remedy, severity=severity)]
 
 
 def lint_command(text: str, exists: Exists, read: Read, gpus: bool | None = None) -> list[Finding]:
