@@ -63,7 +63,8 @@ def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
         layout,
         optimizer=kind == "zero1",
         by_tensor=kind == "zero1",
-        buckets=in_buckets and not views,
+        # DDP's no_sync() sums passes in tensors of their own, which the last pass copies into the buckets.
+        buckets=in_buckets and (not views or preset.batch.accumulation > 1),
         lasting=several or views,
     )
 

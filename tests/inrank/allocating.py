@@ -1,7 +1,7 @@
-"""Runs inside the ranks: trains the shipped model for some steps under the preset in the environment and writes what was
-allocated for what.
+"""Runs inside the ranks: trains a model for some steps under the preset in the environment and writes what was allocated
+for what into the working directory.
 
-allocating.py FOLDER CASE      CASE is JSON, see `Case` in measuring.py
+The variable CASE is JSON, see `Case` in measuring.py.
 
 Bytes come from the C library, which maps every tensor of more than MALLOC_MMAP_THRESHOLD_ bytes by itself and knows the
 most that was ever mapped: torch's profiler does not see what other threads free.
@@ -24,7 +24,9 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from distui.presets.examples import chargpt
+sys.path.insert(0, str(Path(__file__).parent))
+from calibration_models import MODELS
+
 from distui.runners.inrank import parallelize as preset
 
 STEPS = 3
@@ -124,48 +126,40 @@ class Kept:
             self.saved.drop(self.address)
 
 
-def built(case: dict[str, Any]) -> torch.nn.Module:
-    """The shipped model, changed as the case says."""
-    chargpt.VOCABULARY = case["vocab"]
-    heads = max(1, case["width"] // 32)
-    net = chargpt.CharGPT(case["layers"], case["width"], case["length"], heads)
-    return net.to(torch.bfloat16) if case["half"] else net
-
-
 def optimizer_state(optimizer: Any) -> list[torch.Tensor]:
     """All tensors of this rank's optimizer."""
     states = getattr(optimizer, "optim", optimizer).state.values()
     return [value for state in states for value in state.values() if torch.is_tensor(value)]
 
 
-def main(folder: Path, case: dict[str, Any]) -> None:
-    """Train, and write FOLDER/rank-<r>.json."""
+def main(case: dict[str, Any]) -> None:
+    """Train, and write rank-<r>.json."""
     before = mapped()
-    net = built(case)
-    parameters = sum(value.numel() for value in net.parameters())
+    net = MODELS[case["model"]]()
+    if case["half"]:
+        net = net.to(torch.bfloat16)
+    batch = net.batch
     model, optimizer = preset.parallelize(net, torch.optim.AdamW, lr=1e-4, foreach=case["foreach"])
     saved = Saved(net)
-    shape = case["batch"], case["length"]
     for _ in range(STEPS):
         optimizer.zero_grad()
-        x, y = (torch.randint(case["vocab"], shape) for _ in "xy")
+        x, y = batch(case["batch"])
         with saved.hooks():
             preset.forward_backward(model, x, y)
         gradients = sum(storages(value.grad for value in net.parameters()).values())
         optimizer.step()
     found = {
-        "parameters": parameters,
         "weights": sum(storages(net.parameters()).values()),
         "gradients": gradients,
         "optimizer": sum(storages(optimizer_state(optimizer)).values()),
         "activations": saved.most,
         "total": most_mapped() - before,
     }
-    (folder / f"rank-{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
+    Path(f"rank-{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
     del model, optimizer
     gc.collect()
     preset.finish()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    main(json.loads(os.environ["CASE"]))

@@ -1,29 +1,30 @@
-"""What presets allocate in real ranks, and what is estimated; as a script, print the table of verification.md.
+"""What presets allocate in real ranks, and what is estimated; as a script, print the table of docs/memory.md.
 
-.venv/bin/python tests/inrank/measuring.py
+.venv/bin/python tests/inrank/measuring.py [WORD…]      only cases whose names have one of the words
 """
 
 from __future__ import annotations
 
+import functools
 import json
-import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
-from starts import environment, finished, torchrun
+from ports import free_port
+from starts import FORKED, environment, finished
 
 from distui.presets.estimate.memory import Estimate, estimate_for
-from distui.presets.estimate.workload import CPU, FORMATS, Shape
+from distui.presets.estimate.workload import CPU, FORMATS, Counted, counted_from, shape_of
 from distui.presets.load import load
 from distui.presets.plan import contract
 
-ALLOCATING = Path(__file__).parent / "allocating.py"
+ALLOCATING = Path(__file__).with_name("allocating.py")
 MB = 10**6
 PARTS = {
     "weights": "weights",
@@ -32,130 +33,188 @@ PARTS = {
     "activations": "all_activations",
 }
 """What is measured → the field of the estimate."""
-BLOCK = {"MALLOC_MMAP_THRESHOLD_": "16384"}
-"""Smaller tensors are not seen: biases and norms."""
+PRODUCT, CONVOLUTION, PACKED = 6 * MB, 1.5 * MB, 12 * MB
+"""Buffers of MKL during a matrix product, of oneDNN during a convolution, and of its packed matrices in bf16."""
+MEASURABLE = {"MALLOC_MMAP_THRESHOLD_": "16384", "MKL_DISABLE_FAST_MM": "1"}
+"""Smaller tensors are not seen: biases and norms. MKL keeps no buffers between two products."""
+
+
+@functools.cache
+def counted_model(name: str) -> tuple[Counted, int]:
+    """Return what `advise --script` counts of a model, and the positions of its samples."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch imports what it deprecates
+        import torch
+        from calibration_models import MODELS
+
+        from distui.runners.inrank.parameter_count import sizes
+    with torch.device("meta"):
+        model = MODELS[name]()
+        return counted_from(sizes(name, model)), model.length
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One training that is measured: a preset, and the shipped model large enough that small things do not count."""
+    """One training that is measured."""
 
-    name: str
+    model: str
     preset: str = "single"
     overrides: tuple[str, ...] = ()
     ranks: int = 2
-    layers: int = 12
-    width: int = 384
-    length: int = 64
-    batch: int = 4
-    vocab: int = 128
+    batch: int = 8
     half: bool = False
     """The whole model in bf16, with Adam in bf16, too."""
     foreach: bool = False
     """Let Adam update all parameters at once, as it does on a GPU."""
-    whole: bool = True
-    """Whether the components are compared, too, not the total alone."""
+
+    @property
+    def row(self) -> str:
+        """The preset with its options, and the number of ranks."""
+        words = [self.preset, *self.overrides, *(["bf16 weights"] if self.half else [])]
+        words += ["foreach"] if self.foreach else []
+        return f"{' '.join(words)}, {self.ranks} {'rank' if self.ranks == 1 else 'ranks'}"
 
     def estimate(self) -> Estimate:
-        """What presets/estimate/memory.py says of rank 0, with nothing but the model's sizes."""
-        loaded = load(self.preset, self.overrides, cwd=Path("/"), env={"HOME": "/nonexistent"})
-        blocks = self.layers * (12 * self.width**2 + 13 * self.width)
-        outside = self.width * (2 * self.vocab + self.length + 2) + self.vocab
-        model = Shape(
-            parameters=blocks + outside,
-            layers=self.layers,
-            hidden=self.width,
-            vocab=self.vocab,
-            seq=self.length,
-            micro_batch=self.batch // loaded.preset.batch.accumulation,
-            outside=outside,
-            largest=max(4 * self.width**2, self.vocab * self.width),
-        )
+        """Return the estimate of the fullest rank from what `advise --script` counts."""
+        loaded = load(self.preset, self.overrides, cwd=Path("/"), env={"HOME": "/nonexistent"}).preset
+        counted, length = counted_model(self.model)
+        micro_batch = self.batch // loaded.batch.accumulation
+        shape = replace(shape_of(counted), seq=length, micro_batch=micro_batch)
         form = replace(FORMATS["bf16"], optimizer=4) if self.half else FORMATS["fp32"]
-        device = replace(CPU, foreach=self.foreach)
-        return estimate_for(loaded.preset, model, form, self.ranks, 1e12, device)
-
-    def measure(self, folder: Path) -> list[dict[str, int]]:
-        """Bytes of each component in each rank, from real ranks."""
-        loaded = load(self.preset, self.overrides, cwd=Path("/"), env={"HOME": "/nonexistent"})
-        env = environment(**BLOCK, **contract(loaded.preset, "gloo"))
-        args = str(folder), json.dumps(asdict(self))
-        alone: list[str | Path] = [sys.executable, ALLOCATING, *args]
-        finished(alone if self.ranks == 1 else torchrun(ALLOCATING, *args, ranks=self.ranks), env, folder)
-        return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(self.ranks)]
-
-
-CASES = (
-    Case(name="fsdp2, 2 ranks", preset="fsdp2"),
-    Case(name="ddp, 2 ranks", preset="ddp"),
-    Case(name="zero1, 2 ranks", preset="zero1"),
-    Case(name="ddp, 4 ranks", preset="ddp", ranks=4),
-    Case(name="zero1, 4 ranks", preset="zero1", ranks=4),
-    Case(name="fsdp2, 4 ranks", preset="fsdp2", ranks=4),
-    Case(name="fsdp2-zero2, 2 ranks", preset="fsdp2-zero2", whole=False),
-    Case(name="hsdp, 4 ranks", preset="hsdp", ranks=4),
-    Case(name="fsdp1, 2 ranks", preset="fsdp1"),
-    Case(name="tp, 2 ranks", preset="tp"),
-    Case(name="tp-sp, 2 ranks", preset="tp-sp"),
-    Case(name="pp-1f1b, 2 ranks", preset="pp-1f1b", batch=16),
-    Case(name="context, 2 ranks", preset="context", length=256, batch=1),
-    Case(name="ddp with a copy of the gradients, 2 ranks", preset="ddp",
-         overrides=("strategy.gradient_as_bucket_view=false",)),
-    Case(name="fsdp2, 2 passes a step, 2 ranks", preset="fsdp2", overrides=("batch.accumulation=2",), batch=8),
-    Case(name="fsdp2 in bf16, 2 ranks", preset="fsdp2", overrides=("precision.param=bf16",)),
-    Case(name="one rank", ranks=1),
-    Case(name="one rank, all in bf16", ranks=1, half=True),
-    Case(name="one rank, autocast", ranks=1, overrides=("precision.param=bf16",), whole=False),
-    Case(name="one rank, Adam at once, short", ranks=1, foreach=True, batch=1),
-    Case(name="one rank, 16384 words", ranks=1, vocab=16_384, layers=2, width=128, batch=16, whole=False),
-    Case(name="one rank, recomputed", ranks=1, batch=16, whole=False,
-         overrides=("strategy.activation_checkpointing=true",)),
-)  # fmt: skip
+        library = CONVOLUTION if self.model == "ResNet" else PRODUCT
+        if self.half or loaded.precision.param == "bf16":
+            library = PACKED
+        device = replace(CPU, context=library, foreach=self.foreach)
+        return estimate_for(loaded, shape, form, self.ranks, 1e12, device)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Measured:
     """One case, measured."""
 
     case: Case
     ranks: list[dict[str, int]] = field(default_factory=list)
+    failure: str = ""
+    """Output of ranks that failed."""
 
     def most(self, part: str) -> int:
         """Of the rank that took most."""
         return max(one[part] for one in self.ranks)
 
-    def cells(self) -> Iterator[str]:
-        """Of the table: the case, its peak in MB measured/estimated, and the error of the estimate."""
-        peak, estimated = self.most("total"), self.case.estimate().total
-        yield self.case.name
-        yield f"{peak / MB:.1f}/{estimated / MB:.1f}"
-        yield f"{100 * (estimated / peak - 1):+.1f} %"
+    @property
+    def error(self) -> float:
+        """Share by which the estimate of the peak is too high."""
+        return self.case.estimate().total / self.most("total") - 1
 
 
-def measured(case: Case) -> Row:
-    """Run it."""
-    with tempfile.TemporaryDirectory() as folder:
-        return Row(case=case, ranks=case.measure(Path(folder)))
+ALL = ("Dense", "Wide", "Deep", "Tied", "Long", "Grouped", "MoE", "LoRA", "MLP", "ResNet")
+ERROR = 0.10
+REASONS = {"moe, 2 ranks": "the products of an expert's few tokens need less than MKL's usual buffers"}
+"""Row → why its error may be larger."""
+_TP, _PP = ("Dense", "Long", "Grouped"), ("Dense", "Deep", "Grouped")
+_BF16, _RECOMPUTED = "precision.param=bf16", "strategy.activation_checkpointing=true"
+_ROWS: tuple[tuple[str, int, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("single", 1, (), ALL),
+    ("accumulate", 1, (), ALL),
+    ("ddp", 2, (), ALL),
+    ("ddp-mesh", 2, (), ALL),
+    ("zero1", 2, (), ALL),
+    ("fsdp1", 2, (), ALL),
+    ("fsdp1-grad-op", 2, (), ALL),
+    ("fsdp1-no-shard", 2, (), ALL),
+    ("fsdp2", 2, (), ALL),
+    ("fsdp2-zero2", 2, (), ALL),
+    ("hsdp", 4, (), ALL),
+    ("fsdp1-hybrid", 4, (), ("Grouped",)),
+    ("tp", 2, (), _TP),
+    ("tp-sp", 2, (), ("Dense",)),
+    ("fsdp2-tp", 4, (), ("Dense",)),
+    ("context", 2, (), _TP),
+    ("pp-1f1b", 2, (), _PP),
+    ("pp-gpipe", 2, (), ("Dense",)),
+    ("3d", 4, (), ("Dense",)),
+    ("moe", 2, (), ("MoE",)),
+    ("single", 1, (_BF16,), ("Dense", "Grouped", "LoRA")),
+    ("fsdp2", 2, (_BF16,), ("Dense", "Grouped", "LoRA")),
+    ("single", 1, (_RECOMPUTED,), _TP),
+    ("fsdp2", 2, (_RECOMPUTED,), ("Dense", "Grouped")),
+    ("ddp", 2, ("batch.accumulation=2",), ("Dense",)),
+    ("fsdp2", 2, ("batch.accumulation=2",), ("Dense",)),
+)
+"""Preset, ranks, options, models. Not here: presets that need a GPU (cpu_offload) or DeepSpeed."""
+CASES = (
+    *(
+        Case(model=model, preset=preset, ranks=ranks, overrides=overrides)
+        for preset, ranks, overrides, models in _ROWS
+        for model in models
+    ),
+    Case(model="Dense", ranks=1, half=True),
+    Case(model="Dense", ranks=1, foreach=True),
+)
 
 
-def table(cases: tuple[Case, ...]) -> Iterator[str]:
-    """Lines of Markdown."""
-    day = time.strftime("%Y-%m-%d")
-    where = f"torch {version('torch')}, gloo, {platform.libc_ver()[0]}"
-    yield f"Measured {day}, {where}: peak in MB on the fullest rank, measured/estimated."
+def measured(cases: Iterable[Case], folder: Path) -> Iterator[Measured]:
+    """Run each case in its ranks, one after the other; torch is imported once."""
+    scripts = []
+    for number, case in enumerate(cases):
+        place = folder / str(number)
+        place.mkdir()
+        script = place / "script.py"
+        script.write_text(f"import runpy\nrunpy.run_path({str(ALLOCATING)!r}, run_name='__main__')\n")
+        loaded = load(case.preset, case.overrides, cwd=Path("/"), env={"HOME": "/nonexistent"})
+        group = {"WORLD_SIZE": str(case.ranks), "LOCAL_WORLD_SIZE": str(case.ranks)}
+        where = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "CASE": json.dumps(asdict(case)),
+        }
+        env = environment(**contract(loaded.preset, "gloo"), **group, **where)
+        scripts.append((str(script), env))
+    (folder / "cases.json").write_text(json.dumps(scripts))
+    finished(
+        [sys.executable, FORKED, folder / "cases.json"],
+        environment(**MEASURABLE),
+        folder,
+        300.0 * len(scripts),
+    )
+    for number, case in enumerate(cases):
+        place = folder / str(number)
+        if any(json.loads((place / "codes").read_text())):
+            yield Measured(case=case, failure=(place / "output").read_text(errors="replace") or "killed")
+            continue
+        ranks = [json.loads((place / f"rank-{rank}.json").read_text()) for rank in range(case.ranks)]
+        yield Measured(case=case, ranks=ranks)
+
+
+def table(rows: Iterable[Measured]) -> Iterator[str]:
+    """Return the lines of docs/memory.md: measured MB of the fullest rank, and the error of the estimate."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        peak = row.most("total") / MB
+        cells.setdefault(row.case.row, {})[row.case.model] = cell(row.case, f"{peak:.1f}")
+    yield f"Measured {time.strftime('%Y-%m-%d')}, torch {version('torch')}, gloo."
     yield ""
-    yield "| case | peak | error |"
-    yield "|---|---|---|"
-    for case in cases:
-        yield f"| {' | '.join(measured(case).cells())} |"
+    yield f"| preset | {' | '.join(ALL)} |"
+    yield "|---" * (len(ALL) + 1) + "|"
+    for name, found in cells.items():
+        yield f"| {name} | {' | '.join(found.get(model, '') for model in ALL)} |"
 
 
-def main(*names: Any) -> None:
-    """Print the table, of all cases or of those whose name holds one of the words."""
-    chosen = tuple(case for case in CASES if not names or any(name in case.name for name in names))
-    for line in table(chosen):
+def cell(case: Case, peak: str) -> str:
+    """Return "153.6 +0.1 %" for a measured peak in MB."""
+    return f"{peak} {100 * (case.estimate().total / MB / float(peak) - 1):+.1f} %"
+
+
+def main(*words: str) -> None:
+    """Print the table, of all cases or of those whose row or model is one of the words."""
+    chosen = [case for case in CASES if not words or {case.preset, case.model} & {*words}]
+    with tempfile.TemporaryDirectory() as folder:
+        rows = list(measured(chosen, Path(folder)))
+    for row in rows:
+        if row.failure:
+            sys.stderr.write(f"{row.case.row}, {row.case.model}: {row.failure[-500:]}\n")
+    for line in table(row for row in rows if not row.failure):
         sys.stdout.write(line + "\n")
-        sys.stdout.flush()
 
 
 if __name__ == "__main__":
