@@ -780,7 +780,7 @@ _PRESETS = {
                 value("--qlora", "RANK", "the same with the model in 4 bits", type=count),
             ),
             value("--experts", "N", "experts of each layer, for a mixture of experts", type=count),
-            value("--top-k", "N", "experts that a token takes (default: 2)", type=count, default=2),
+            value("--top-k", "N", "experts that a token takes (default: 2)", type=count),
             value("--active", "N", "parameters that a token uses, as in 13B (default: typical)"),
             exclusive(
                 value("--on", "PLACE", "SkyPilot's place for the command (default for several nodes: sky)"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .advice_case import AdviceCase
@@ -31,7 +31,7 @@ class Advice:
 
     case: AdviceCase
     rows: list[Option]
-    """Every strategy as asked, without remedies, the simplest first."""
+    """Every strategy as asked, without remedies, the simplest first; with the sizes that fit with the least change."""
     ranked: list[Option]
     """Every strategy that fits, with its cheapest remedies, the cheapest first."""
     more: Option | None
@@ -51,12 +51,12 @@ class Advice:
         """Return the row's strategy with its cheapest remedies, or None if it fits without, or not at all."""
         if option.fits:
             return None
-        return next((ranked for ranked in self.ranked if ranked.strategy is option.strategy), None)
+        return next((ranked for ranked in self.ranked if ranked.layout == option.layout), None)
 
     def also(self, option: Option) -> Option | None:
-        """Return the row of the same strategy for weights in bf16, or None if it is the same estimate."""
+        """Return the row of the same layout for weights in bf16, or None if it is the same estimate."""
         rows = self.with_bf16.rows if self.with_bf16 else []
-        twin = next((row for row in rows if row.strategy is option.strategy), None)
+        twin = next((row for row in rows if row.layout == option.layout), None)
         return None if twin is None or twin.form == option.form else twin
 
 
@@ -66,11 +66,25 @@ def advise(case: AdviceCase) -> Advice:
     if case.kind == "unknown" and advice.first is not None:
         plain = _ranked(replace(case, kind="ddp"), ("",))
         advice = replace(advice, plain=next(iter(plain), None))
-    if case.weights is not None:
-        return advice
+    if case.weights is not None or not case.may_be_bf16 or not weights_matter(case):
+        return replace(advice, rows=_rows(case, [advice]))
     other = _advise(replace(case, weights="bf16"))
-    depends = any(one.form != two.form for one, two in zip(advice.rows, other.rows, strict=True))
-    return replace(advice, with_bf16=other if depends else None)
+    rows = _rows(case, [advice, other])
+    twins = [_as_asked(other.case, row.strategy, row.kind, row.sizes) for row in rows]
+    return replace(advice, rows=rows, with_bf16=replace(other, rows=twins))
+
+
+def weights_matter(case: AdviceCase) -> bool:
+    """Return True if an estimate depends on the format of the script's weights."""
+    for strategy in _suitable(case, case.kind):
+        sizes = mesh_sizes(strategy, case.model, case.place.gpus, case.place.nodes)[0]
+        rows = [
+            _as_asked(replace(case, weights=weights), strategy, case.kind, sizes)
+            for weights in ("fp32", "bf16")
+        ]
+        if rows[0].form != rows[1].form:
+            return True
+    return False
 
 
 def _advise(case: AdviceCase) -> Advice:
@@ -78,9 +92,31 @@ def _advise(case: AdviceCase) -> Advice:
     on_gpus = any(option.needs in ("", "edit") for option in ranked)
     more = None if on_gpus else _on_more_gpus(case)
     shorter = _with_shorter_sequences(case) if not ranked and more is None else None
-    base = Change(case.model.recompute)
-    rows = [_best_size(case, strategy, base, case.kind) for strategy in _suitable(case, case.kind)]
-    return Advice(case=case, rows=rows, ranked=ranked, more=more, shorter=shorter)
+    return Advice(case=case, rows=[], ranked=ranked, more=more, shorter=shorter)
+
+
+def _as_asked(case: AdviceCase, strategy: Strategy, kind: str, sizes: Mapping[str, int]) -> Option:
+    return option_of(case, strategy, Change(case.model.recompute), kind, sizes)
+
+
+def _rows(case: AdviceCase, answers: Sequence[Advice]) -> list[Option]:
+    """Return every strategy as asked, and the first option of each answer. Earlier answers have priority.
+
+    The sizes are those that fit with the cheapest remedies, so that the table has the layouts of the sentences.
+    """
+    rows: list[Option] = []
+    for strategy in _suitable(case, case.kind):
+        ranked = (option for answer in answers for option in answer.ranked)
+        same = (option for option in ranked if (option.strategy, option.kind) == (strategy, case.kind))
+        fitting = next(same, None)
+        if fitting is None:
+            rows.append(_best_size(case, strategy, Change(case.model.recompute), case.kind))
+        else:
+            rows.append(_as_asked(case, strategy, case.kind, fitting.sizes))
+    for first in filter(None, (answer.first for answer in answers)):
+        if first.layout not in [row.layout for row in rows]:
+            rows.append(_as_asked(case, first.strategy, first.kind, first.sizes))
+    return sorted(rows, key=lambda row: GROUPS.index(row.needs))
 
 
 def _suitable(case: AdviceCase, kind: str) -> list[Strategy]:

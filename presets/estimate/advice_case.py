@@ -44,7 +44,16 @@ class AdviceCase:
         return self.weights or "fp32"
 
     @property
+    def may_be_bf16(self) -> bool:
+        """Return True if weights in bf16 are worth an estimate: the GPU has bf16, and no GradScaler refuses them."""
+        return computes_in_bf16(self.place.gpus) and self.half != "fp16"
+
+    @property
     def half(self) -> str:
         """Return the format of the computation if the preset or the script's arguments set it."""
-        kind = script_kinds()[self.kind]
-        return self.precision or ("bf16" if computes_in_bf16(self.place.gpus) else kind.half)
+        if self.precision is not None:
+            return self.precision
+        if computes_in_bf16(self.place.gpus):
+            return "bf16"
+        # A GradScaler refuses the gradients of bf16 weights.
+        return "fp32" if self.weights == "bf16" else script_kinds()[self.kind].half

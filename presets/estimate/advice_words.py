@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..plurals import plural
-from .advice import Advice
+from .advice import Advice, weights_matter
 from .launch_command import LaunchPlace
 from .memory import Estimate
 from .option import Option
@@ -34,9 +34,15 @@ def remedies_of(option: Option) -> str:
 
 
 def size_of(option: Option) -> str:
-    """Return "61 of 80 GB"."""
+    """Return "61.0 of 80 GB"."""
     found = option.estimate
-    return f"{found.total / GB:.1f} of {found.limit / GB:g} GB"
+    return f"{amount(found.total, 1)} of {found.limit / GB:g} GB"
+
+
+def amount(size: float, decimals: int) -> str:
+    """Return bytes in GB: "61.04", and "1,311" without decimals from 1000 on."""
+    number = size / GB
+    return f"{number:,.0f}" if number >= 1000 else f"{number:.{decimals}f}"
 
 
 def beside(estimate: Estimate, place: LaunchPlace) -> str:
@@ -57,6 +63,8 @@ def formats(advice: Advice) -> str:
     parts.append(f"{model.micro_batch} × {model.seq} positions per GPU")
     if model.recompute:
         parts.append("layers are recomputed")
+    if case.weights is not None and not weights_matter(case):
+        parts.append(f"whether the script's weights are {case.weights} changes nothing")
     return "; ".join(parts)
 
 
@@ -64,7 +72,9 @@ def verdict(advice: Advice) -> list[str]:
     """Return the sentences on the first option, without commands."""
     first = advice.first
     if first is None:
-        return [f"Nothing fits: {USABLE:.0%} of {advice.case.place.gpus.memory_gb:g} GB are usable."]
+        nothing = f"Nothing fits: {USABLE:.0%} of {advice.case.place.gpus.memory_gb:g} GB are usable."
+        helps = any(line(advice)[0] for line in (weights_line, more_line, shorter_line))
+        return [nothing] if helps else [nothing, "Take a smaller model, or GPUs with more memory."]
     lead = (
         f"{title_of(first)} is the simplest that fits, with {size_of(first)} per GPU: {first.strategy.why}."
     )
@@ -96,7 +106,7 @@ def weights_line(advice: Advice) -> tuple[str, str]:
     second = other.first
     if first is not None and second.form == first.form:
         return "", ""
-    if first is not None and (second.strategy, second.change) == (first.strategy, first.change):
+    if first is not None and (second.layout, second.change) == (first.layout, first.change):
         return f"If the script's weights are bf16, it takes {size_of(second)}.", ""
     text = f"If the script's weights are bf16, {title_of(second)} fits, with {size_of(second)}"
     return _with_edits(text, second), second.command
@@ -107,8 +117,10 @@ def more_line(advice: Advice) -> tuple[str, str]:
     more = advice.more
     if more is None:
         return "", ""
-    text = f"To have everything on the GPUs take {_gpus(more)}: {title_of(more)} fits, with {size_of(more)}"
-    text = _with_edits(text, more)
+    lead = f"To have everything on the GPUs take {_gpus(more)}"
+    if advice.first is None:
+        lead = f"{_gpus(more)} are enough"
+    text = _with_edits(f"{lead}: {title_of(more)} fits, with {size_of(more)}", more)
     other = advice.with_bf16.more if advice.with_bf16 else None
     if other is not None and other.place != more.place:
         text += f" With bf16 weights {_gpus(other)} are enough."

@@ -123,7 +123,17 @@ class Assumptions:
         if self.case.lora is not None:
             yield f"train LoRA adapters, as by peft's LoraConfig(r={self.case.lora})"
             if self.case.quantized:
-                yield "load the base in 4 bits, as by BitsAndBytesConfig(load_in_4bit=True)"
+                yield f"load the base in 4 bits, as by BitsAndBytesConfig({self._quantization()})"
+
+    def _quantization(self) -> str:
+        """Return the arguments for a base in 4 bits. FSDP and ZeRO-3 divide only tensors of floats."""
+        strategy = changed_preset(self.strategy.preset).strategy
+        if not (
+            strategy.kind in ("fsdp1", "fsdp2") or (strategy.kind == "deepspeed" and strategy.stage == 3)
+        ):
+            return "load_in_4bit=True"
+        number = "float16" if self.half == "fp16" else "bfloat16"
+        return f"load_in_4bit=True, bnb_4bit_quant_storage=torch.{number}"
 
     def model_of_script(self) -> Shape:
         """Return the model with the assumptions that only the script can make."""

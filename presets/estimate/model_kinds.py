@@ -49,12 +49,12 @@ def with_adapters(model: Shape, form: Format, rank: int, *, quantized: bool) -> 
     """Return a frozen model with LoRA adapters, and its format; `quantized`: the frozen part in 4 bits (QLoRA)."""
     trained = lora_parameters(model, rank)
     adapters = form if form.name == "mixed" else ADAPTER  # DeepSpeed casts the adapters, too
-    frozen, base = form.weights, "fp32" if form.weights == 4 else "bf16"
+    name, frozen, base = form.name, form.weights, "fp32" if form.weights == 4 else "bf16"
     if quantized:
         frozen = (QUANTIZED * (model.parameters - model.rest) + 2 * model.rest) / model.parameters
-        base = "4 bits"
+        name, base = "nf4" if adapters is ADAPTER else form.name, "4 bits"
     adapted = Format(
-        name=form.name,
+        name=name,
         weights=frozen + adapters.weights * trained / model.parameters,
         gradients=adapters.gradients,
         optimizer=adapters.optimizer,

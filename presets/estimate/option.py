@@ -25,6 +25,10 @@ class Option:
     strategy: Strategy
     title: str
     """With the sizes of the mesh."""
+    kind: str
+    """Key of the ScriptKind that the estimate is for: that of the script, or what it becomes by an edit."""
+    sizes: Mapping[str, int]
+    """Chosen sizes of the mesh's dimensions."""
     change: Change
     estimate: Estimate
     form: Format
@@ -38,6 +42,11 @@ class Option:
     place: LaunchPlace
     fits_whole: bool = True
     """False if the model has to fit on one GPU before it is divided, and does not."""
+
+    @property
+    def layout(self) -> tuple[str, str]:
+        """Return what two options share if they differ only in remedies, batch, or formats."""
+        return self.kind, self.title
 
     @property
     def fits(self) -> bool:
@@ -73,6 +82,8 @@ def option_of(
     return Option(
         strategy=strategy,
         title=strategy.title.format(**sizes),
+        kind=kind,
+        sizes=sizes,
         change=change,
         estimate=replace(found, host_limit=host),
         form=form,

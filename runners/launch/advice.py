@@ -9,9 +9,10 @@ from typing import Any, TypedDict
 
 from msgspec import Struct, to_builtins
 
-from ...presets.estimate.advice import Advice, advise
+from ...presets.estimate.advice import Advice, advise, weights_matter
 from ...presets.estimate.advice_case import AdviceCase
 from ...presets.estimate.advice_words import title_of, verdict
+from ...presets.estimate.guide_questions import CHOSEN
 from ...presets.estimate.launch_command import LaunchPlace
 from ...presets.estimate.model_kinds import mixture
 from ...presets.estimate.option import Option
@@ -77,8 +78,8 @@ class MemoryQuestion(Struct, frozen=True, kw_only=True):
     """Rank of LoRA adapters on a frozen model in 4 bits."""
     experts: int | None = None
     """Experts of each mixture-of-experts layer."""
-    top_k: int = 2
-    """Experts that a token takes."""
+    top_k: int | None = None
+    """Experts that a token takes. None: CHOSEN."""
     active: str | None = None
     """Parameters that a token uses, as in "13B"."""
     on: str | None = None
@@ -127,6 +128,10 @@ def _advised(asked: MemoryQuestion) -> Advised:
         host_limit=None if asked.host_memory is None else asked.host_memory * GB,
         script=script,
     )
+    if (case.weights, case.half) == ("bf16", "fp16") and weights_matter(case):
+        raise PlanError(
+            "--format bf16 with --precision fp16: torch's GradScaler refuses gradients in bf16; leave out one"
+        )
     advice = advise(case)
     return Advised(advice, counted, _measured(advice, counted is not None))
 
@@ -185,8 +190,10 @@ def _check(asked: MemoryQuestion) -> None:
     named = len(_hosts(asked))
     if named and asked.nodes not in (1, named):
         raise PlanError(f"--nodes {asked.nodes} with {named} hosts: leave out --nodes")
-    if asked.active is not None and asked.experts is None:
-        raise PlanError("--active needs --experts: the number of experts in each layer")
+    for name in ("active", "top_k"):
+        if getattr(asked, name) is not None and asked.experts is None:
+            option = name.replace("_", "-")
+            raise PlanError(f"--{option} needs --experts: the number of experts in each layer")
 
 
 def _model(asked: MemoryQuestion) -> tuple[Shape, Counted | None, str]:
@@ -214,7 +221,8 @@ def _usual(asked: MemoryQuestion, parameters: int) -> Shape:
     if asked.experts is None:
         return shape(parameters, asked.layers, asked.hidden, vocab)
     active = None if asked.active is None else parse_parameters(asked.active)
-    return mixture(parameters, asked.experts, asked.top_k, active, asked.layers, asked.hidden, vocab)
+    chosen = asked.top_k or CHOSEN
+    return mixture(parameters, asked.experts, chosen, active, asked.layers, asked.hidden, vocab)
 
 
 class FittedStrategy(TypedDict):

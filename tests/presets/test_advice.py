@@ -125,6 +125,49 @@ def test_both_formats_are_shown_where_the_script_decides() -> None:
     assert [round(one.estimate.total / GB, 1) for one in (zero1, twin)] == [59.0, 30.8]
 
 
+@for_each(
+    ("params", "gpus", "nodes", "kind"),
+    [
+        ("70B", "8xH100", 1, "unknown"),
+        ("70B", "8xH100", 2, "trainer"),
+        ("175B", "8xH100", 16, "unknown"),
+        ("30B", "8xA800", 2, "ddp"),
+        ("405B", "8xH800", 16, "megatron"),
+    ],
+)
+def test_the_table_has_the_recommended_layouts(params: str, gpus: str, nodes: int, kind: str) -> None:
+    """Both totals of a row are of the same layout, and less memory is needed in bf16."""
+    advice = asked(params, gpus, nodes, kind=kind)
+    layouts = [row.layout for row in advice.rows]
+    assert len(set(layouts)) == len(layouts)
+    assert first(advice).layout in layouts
+    if advice.with_bf16 is not None:
+        assert first(advice.with_bf16).layout in layouts
+    for row in advice.rows:
+        twin = advice.also(row)
+        if twin is not None:
+            assert twin.sizes == row.sizes
+            assert twin.estimate.total < row.estimate.total
+
+
+@for_each(
+    ("gpus", "about"),
+    [
+        ("1xT4", {"kind": "trainer"}),
+        ("1xT4", {}),
+        ("1xH100", {"precision": "fp16"}),
+        ("1xH100", {"kind": "trainer", "lora": 16, "quantized": True}),
+    ],
+)  # fmt: skip
+def test_no_second_total_without_bf16_or_with_a_base_in_4_bits(gpus: str, about: dict[str, Any]) -> None:
+    """A GradScaler refuses gradients in bf16, and 4 bits do not depend on the weights."""
+    advice = asked("0.5B", gpus, **about)
+    assert advice.with_bf16 is None
+    assert weights_line(advice) == ("", "")
+    forced = first(asked("0.5B", "1xT4", kind="trainer", weights="bf16"))
+    assert "--fp16" not in forced.command
+
+
 def test_a_plain_ddp_script_gets_adopt() -> None:
     advice = asked("3.8B", "2xA40")
     text, command = plain_line(advice)
@@ -145,6 +188,14 @@ def test_adapters() -> None:
     qlora = first(asked("65B", "1xA6000", kind="trainer", lora=16, quantized=True))
     assert qlora.strategy.key == "single"  # arXiv 2305.14314: 65 B on 48 GB
     assert "--gradient_checkpointing true" in qlora.command
+    rows = asked("7B", "8xH100", kind="trainer", lora=16, quantized=True).rows
+    storages = {
+        row.strategy.key: "bnb_4bit_quant_storage=torch.bfloat16" in " ".join(row.edits) for row in rows
+    }
+    assert storages == {
+        **dict.fromkeys(("ddp", "ds-zero1", "ds-zero2"), False),
+        **dict.fromkeys(("zero3", "ds-zero3", "offload", "ds-cpu", "ds-nvme"), True),
+    }
 
 
 def test_old_gpus_have_no_bf16() -> None:
@@ -167,7 +218,10 @@ def test_nothing_helps() -> None:
     one_layer = Shape(parameters=500 * GB, layers=1, hidden=8192, seq=65_536)
     advice = advise(AdviceCase(model=one_layer, place=LaunchPlace(gpus=parse_gpus("1xT4"))))
     assert advice.first is None
-    assert verdict(advice) == ["Nothing fits: 92% of 16 GB are usable."]
+    assert verdict(advice) == [
+        "Nothing fits: 92% of 16 GB are usable.",
+        "Take a smaller model, or GPUs with more memory.",
+    ]
 
 
 def test_host_memory_that_is_too_small() -> None:

@@ -99,6 +99,7 @@ def test_where_only_host_memory_helps(capsys: pytest.CaptureFixture[str]) -> Non
         ("--params 7B --gpus 1xT4 --qlora 16 --kind trainer", ["a frozen base in 4 bits", "--fp16 true"]),
         ("--params 47B --gpus 8xH100 --nodes 2 --experts 8 --active 13B", ["47 B parameters in mixtures of 8 experts"]),
         ("--params 175B --gpus 8xH100 --nodes 16 --kind megatron", ["Megatron TP 8 × PP 4 is the simplest that fits"]),
+        ("--params 7B --gpus 8xH20 --kind deepspeed --format fp32", ["(101 GB)", "weights are fp32 changes nothing\n"]),
         ("--params 30B --gpus 8xH100 --hosts a,b", ["--hosts a,b --nproc-per-node 8"]),
         ("--params 7B --gpus 1xH100 --on slurm/lab", ["--on slurm/lab --gpus H100:1"]),
     ],
@@ -116,10 +117,35 @@ def test_nothing_fits_and_what_would_help(capsys: pytest.CaptureFixture[str]) ->
     code, out, _ = run("--params 7B --gpus 1xA100-40GB --seq 262144", capsys)
     assert code == 1
     assert "\nNothing fits: 92% of 42 GB are usable.\n" in out
-    assert re.search(r"^To have everything on the GPUs take .* GPUs\)?: FSDP2 \+ CP ", out, re.MULTILINE)
+    assert re.search(r"^\d+ .*GPUs\)? are enough: FSDP2 \+ CP ", out, re.MULTILINE)
     code, out, _ = run("--params 500B --gpus 1xT4 --seq 65536 --layers 1", capsys)
     assert code == 1
-    assert out.endswith("Take a smaller model, or GPUs with more memory.\n")
+    assert out.endswith("\nTake a smaller model, or GPUs with more memory.\n")
+    assert rows_of(out)["One GPU"][3] == "8,000"
+
+
+def test_a_narrow_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table has letters, and long remarks are below it."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    words = "--params 70B --gpus 8xH100 --nodes 2 --kind trainer"
+    code, out, _ = run(words, capsys)
+    lines = (
+        out.partition("if the script's weights are fp32:\n")[2].partition("The activations")[0].splitlines()
+    )
+    assert code == 0
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["W", "G", "O", "A", "B", "total"]
+    assert "W weights, G gradients, O optimizer, A activations, B buffers." in lines
+    assert "ZeRO-3 (FSDP2) *: bf16 fits in 46.6 with recomputed layers." in lines
+    assert lines[-1] == "* If train.py calls distui's parallelize()."
+    assert rows_of(out)["FSDP2 + TP 8 *"][-1] == "fits"
+    monkeypatch.setenv("COLUMNS", "90")
+    _, out, _ = run(words, capsys)
+    assert rows_of(out)["FSDP2 + TP 8 *"][-2:] == ["48.07", "fits"]
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = run(words, capsys)
+    assert rows_of(out)["ZeRO-3 (FSDP2) *"][-1] == "bf16 fits in 46.6 with recomputed layers"
 
 
 def test_a_script_is_counted(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,6 +182,8 @@ def test_a_script_is_counted(capsys: pytest.CaptureFixture[str], monkeypatch: py
         ("--params 7B --gpus 8xH100 --micro-batch 0", "--micro-batch 0: a number from 1 on"),
         ("--params 7B --gpus 8xH100 --experts 8 --top-k 8", "--top-k 8: write fewer experts per token"),
         ("--params 7B --gpus 8xH100 --active 2B", "--active needs --experts"),
+        ("--params 7B --gpus 8xH100 --top-k 2", "--top-k needs --experts"),
+        ("--params 7B --gpus 8xH100 --format bf16 --precision fp16", "GradScaler refuses"),
         ("--params 7B --gpus 8xH100 --hosts a,b --nodes 3", "--nodes 3 with 2 hosts: leave out --nodes"),
         ("--params 7B --gpus 8xH100 --model-args a=1", "--model-args and --python need --script"),
         (

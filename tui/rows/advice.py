@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ...presets.estimate.advice import Advice
-from ...presets.estimate.advice_words import beside, formats, more_line, verdict, weights_line
+from ...presets.estimate.advice_words import amount, beside, formats, more_line, verdict, weights_line
 from ...presets.estimate.memory import Estimate
 from ...presets.estimate.option import Option, estimate_preset
 from ...presets.estimate.workload import GB, USABLE
 from ...presets.finding import PlanError
 from ...presets.model import Preset
+from ...presets.plurals import plural
 from ...runners.launch.advice import PARTS
 from . import glyphs
 from .glyphs import Cell, Row, fit, row_width, wrap
@@ -34,7 +35,7 @@ _FULL_WIDTH = 112
 
 def numbers(estimate: Estimate) -> tuple[str, ...]:
     """Return the GB of each of PARTS."""
-    return tuple(f"{getattr(estimate, part) / GB:.2f}" for part in PARTS)
+    return tuple(amount(getattr(estimate, part), 2) for part in PARTS)
 
 
 def head(advice: Advice) -> tuple[str, ...]:
@@ -48,10 +49,25 @@ def table_row(advice: Advice, option: Option) -> tuple[str, ...]:
     state = "fits" if option.fits else "too much"
     if twin is not None and twin.fits and not option.fits:
         state = "bf16 fits"
-    cells = (option.title, *numbers(option.estimate))
+    name = option.title if option.kind == advice.case.kind else f"{option.title} *"
+    cells = (name, *numbers(option.estimate))
     if advice.with_bf16 is None:
         return (*cells, state)
-    return (*cells, "" if twin is None else f"{twin.estimate.total / GB:.2f}", state)
+    return (*cells, "" if twin is None else amount(twin.estimate.total, 2), state)
+
+
+def edit_note(advice: Advice) -> str:
+    """Return what the `*` in the table means; "" if there is none."""
+    is_edited = any(option.kind != advice.case.kind for option in advice.rows)
+    return f"* If {advice.case.script} calls distui's parallelize()." if is_edited else ""
+
+
+def compact(cells: Sequence[tuple[str, ...]], omitted: Collection[str]) -> list[tuple[str, ...]]:
+    """Return a narrower table, with letters in the head and without the columns that are `omitted`."""
+    head, *rows = cells
+    kept = [at for at, name in enumerate(head) if name not in omitted]
+    short = tuple(_LETTERS.get(name, name) for name in head)
+    return [tuple(row[at] for at in kept) for row in (short, *rows)]
 
 
 def question(advice: Advice) -> str:
@@ -68,7 +84,7 @@ def layers_and_gpus(advice: Advice) -> str:
     where = f"{gpus.count} × {gpus.name} ({gpus.memory_gb:g} GB)"
     if place.nodes > 1:
         where = f"{place.nodes} × {where}"
-    return f"{model.layers} layers of {model.hidden}, on {where}"
+    return f"{plural(model.layers, 'layer')} of {model.hidden}, on {where}"
 
 
 def bar_row(estimate: Estimate, width: int) -> Row:
@@ -142,28 +158,25 @@ def table_rows(advice: Advice, mine: Estimate | None, width: int) -> list[Row]:
 
     A narrow table has the letters of the bar instead of component names, and leaves out the sum of the states.
     """
-    names = ("GB", *head(advice)[1:-1])
-    columns = list(range(len(names)))
+    cells = [("GB", *head(advice)[1:]), *(table_row(advice, option) for option in advice.rows)]
     if width < _FULL_WIDTH:
-        names = tuple(_LETTERS.get(name, name) for name in names)
-        columns = [column for column in columns if names[column] not in ("states", "in bf16")]
-    cells = [table_row(advice, option) for option in advice.rows]
-    first, *lines = _aligned([names, *cells], columns)
+        cells = compact(cells, ("states", "in bf16"))
+    first, *lines = _aligned([row[:-1] for row in cells])
     rows: list[Row] = [((f"   {first}", "dim"),)]
     own = () if mine is None else numbers(mine)
-    for option, row, line in zip(advice.rows, cells, lines, strict=True):
+    for option, (*_, text), line in zip(advice.rows, cells[1:], lines, strict=True):
         mark = glyphs.CURSOR if numbers(option.estimate) == own else " "
-        state: Cell = (row[-1], "bad" if row[-1] == "too much" else "ok")
+        state: Cell = (text, "bad" if text == "too much" else "ok")
         rows.append(((f" {mark} ", "accent"), (f"{line}  ", "text"), state))
+    note = edit_note(advice)
+    rows += wrap(note, width, "dim", first="   ") if note else []
     return [*rows, *_elsewhere_rows(advice, width)]
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], columns: Sequence[int]) -> list[str]:
-    """Return some columns of each row as one text; all but the first column are right-aligned."""
-    widths = {column: max(len(row[column]) for row in rows) for column in columns}
-    return [
-        "  ".join(fit(row[column], widths[column], right=column > 0) for column in columns) for row in rows
-    ]
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return each row as one text; all but the first column are right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(fit(cell, widths[at], right=at > 0) for at, cell in enumerate(row)) for row in rows]
 
 
 def _elsewhere_rows(advice: Advice, width: int) -> list[Row]:
