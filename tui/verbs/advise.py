@@ -106,7 +106,9 @@ def _remedied(advice: Advice, option: Option) -> str:
         answers.append(("bf16 ", other.remedied(twin)))
     for lead, found in answers:
         if found is not None:
-            return f"{lead}fits in {words.amount(found.estimate.total, 1)} with {words.remedies_of(found)}"
+            needed = words.beside(found.estimate, found.place)
+            with_these = " and ".join(filter(None, (words.remedies_of(found), needed)))
+            return f"{lead}fits in {words.amount(found.estimate.total, 1)} with {with_these}"
     return ""
 
 
