@@ -63,7 +63,7 @@ def _torch(preset: Preset, sizes: Mapping[str, int]) -> Layout:
         layout,
         optimizer=kind == "zero1",
         by_tensor=kind == "zero1",
-        # DDP's no_sync() sums passes in tensors of their own, which the last pass copies into the buckets.
+        # DDP's no_sync() sums passes in separate tensors, which the last pass copies into the buckets.
         buckets=in_buckets and (not views or preset.batch.accumulation > 1),
         lasting=several or views,
     )
