@@ -229,6 +229,7 @@ async def test_a_guide_without_an_answer_takes_nothing(here: Here) -> None:
         screen = await opened(it, "ctrl+g")
         await it.press("5", "1", "1", "3", "1", "1", "1", "1")
         assert "Nothing fits" in it.screen()
+        assert "Take a smaller model, or GPUs with more memory." in it.screen()
         await it.press("enter", "escape")
         assert screen.form == LaunchForm(preset="single", script="train.py")
 
