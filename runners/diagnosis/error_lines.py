@@ -17,7 +17,7 @@ from ...presets.finding import Role
 from ..inrank.failure_causes import Failure, advice_of, of_line
 from ..inrank.known_causes import NAN_REMEDY, WAITS
 from ..inrank.printed_traceback import NEXT, OF_RAY
-from ..inrank.tracebacks import untangled
+from ..inrank.tracebacks import of_tool, untangled
 from .exceptions import LAST, sentence, text_of
 from .exits import of_rank
 from .line_formats import ERRORS, LEVELS, LINES, PHRASES
@@ -195,7 +195,7 @@ class ErrorLines:
         """Read a line that may report an error. `has_rule`: a rule also matches it."""
         if self._joins(line) or self.full or _is_minor(line):
             return
-        if LINES["nothing"].search(line.text) and line.text.strip() != REASON:
+        if _reports_nothing(line.text):
             self._warning(line)
         else:
             self._report(line, has_rule)
@@ -421,6 +421,13 @@ def _sureness(line: LogLine, before: str) -> Sureness | None:
 def is_glog_warning(line: str) -> bool:
     """Whether a line is torch's warning or less."""
     return LEVELS["glog_minor"].search(line, 0, 80) is not None
+
+
+def _reports_nothing(text: str) -> bool:
+    """Whether a line has an error word without reporting an error, or only reports the failure of a launcher's ranks."""
+    if text.strip() == REASON or ("CalledProcessError: Command " in text and of_tool(text)):
+        return False
+    return LINES["nothing"].search(text) is not None
 
 
 def _is_minor(line: LogLine) -> bool:

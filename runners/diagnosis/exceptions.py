@@ -6,6 +6,7 @@ Classes and remedies are those of live verdicts: runners/inrank/failure_causes.p
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -227,6 +228,8 @@ class Exceptions:
         """Whether a log reports a failed process."""
         self.newest_exits: dict[int, int] = {}
         """Line of the newest report of a failed process, by file number."""
+        self.crashed: set[int] = set()
+        """Numbers of the files that report a failed process whose end was not requested."""
         self._exit: tuple[int, First] | None = None
         """Exit code and line of the first reported exit."""
         self._launcher: First | None = None
@@ -302,6 +305,8 @@ class Exceptions:
             self.failed = True
             self._exit = self._exit or (ending.code, first)
             self.newest_exits[first.file] = first.evidence.line
+            if signal_of(ending.code) != signal.SIGTERM:
+                self.crashed.add(first.file)
         if ending.failure is not None:
             self._keep(ending.failure, first, sure=True)
         return True
@@ -429,6 +434,7 @@ class Exceptions:
             self.failed = True
             self._launcher = self._launcher or first
             self.newest_exits[first.file] = first.evidence.line
+            self.crashed.add(first.file)
             return None
         failure = self._classed(printed, first)
         inner = self._inner.pop(trace.stream, None)

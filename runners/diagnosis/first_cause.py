@@ -21,7 +21,7 @@ from .log_findings import OF_JOB, OF_NCCL, LogFinding, failed_in, finding_of, pl
 from .missing_ranks import absent, silent
 from .reading import REPORT, Reading
 from .recorder_dumps import symptoms
-from .rules import FINISHED, First, RankProgress, RuleHits
+from .rules import DONE, FINISHED, RESTARTED, First, RankProgress, RuleHits
 
 Order = Literal["lines", "time", "unknown"]
 CONFIDENCES = ("high", "medium", "low")
@@ -121,7 +121,7 @@ def judge(reading: Reading) -> Verdict:
     )
 
 
-KILLED = "died-killed"
+KILLED, TERMINATED = "died-killed", "died-terminated"
 OUT_OF_MEMORY = ("died-host-oom", "died-ray-oom", "kernel-oom", "k8s-oom-killed", "ray-memory")
 """Findings that explain a SIGKILL better than the report of a shell or launcher."""
 CANCELLED = ("slurm-cancelled", "slurm-step-cancelled", "ray-worker-died")
@@ -160,13 +160,15 @@ class _Case:
         ]
         """The rules and exceptions, and their findings. Known consequences are symptoms."""
         self.is_reported = self.exceptions.failed or any(
-            (each.role, each.severity) == ("symptom", "error") for _, each in self.found
+            (each.role, each.severity) == ("symptom", "error") and not self._is_before_training(entry)
+            for entry, each in self.found
         )
         """Whether a process failed, or ranks suffer from a failure."""
         self.well_until = self._well_until()
         self.found = [(entry, self._survived(entry, each)) for entry, each in self.found]
         exit_ = self.exceptions.first_exit
-        self.exited = self.exceptions.failed and (exit_ is None or not self._is_survived([exit_]))
+        is_taken_back = exit_ is not None and (self._is_survived([exit_]) or self._is_dismissed([exit_]))
+        self.exited = self.exceptions.failed and not is_taken_back
         """Whether a log reports a failed process, and not a good end of the job after it."""
         self.failed = self.exited or failed_in(self.findings)
         self.cut_off = list(self.exceptions.cut_off(reading.lengths))
@@ -178,14 +180,28 @@ class _Case:
             self.found.append((self.message.hits, finding_of(self.message.hits, "", reading)))
 
     def _well_until(self) -> dict[int, int]:
-        """Return the line of the report that the job ended well, by number of the files that end with it."""
-        reports = [first for entry in self._fired(FINISHED) for first in entry.firsts]
+        """Return the line of the report that the job ended well, or has restarted and trains, by file number."""
+        restarts = [entry for entry in self._fired(RESTARTED) if self._trained_after(entry)]
+        reports = [first for entry in restarts for first in entry.firsts] + self._ends(FINISHED)
         return {
             first.file: first.evidence.line
             for first in reports
-            if first.lines_left(self.reading.lengths) <= FAREWELL
-            and self.exceptions.newest_exits.get(first.file, 0) < first.evidence.line
+            if self.exceptions.newest_exits.get(first.file, 0) < first.evidence.line
         }
+
+    def _ends(self, rule: str) -> list[First]:
+        """Return the reports of a good end by this rule that are near the end of their file."""
+        lengths = self.reading.lengths
+        firsts = [first for entry in self._fired(rule) for first in entry.firsts]
+        return [first for first in firsts if first.lines_left(lengths) <= FAREWELL]
+
+    def _is_dismissed(self, firsts: Collection[First]) -> bool:
+        """Whether a script reports that it is done after these lines, and its processes have only been asked to end."""
+        done = {first.file: first.evidence.line for first in self._ends(DONE)}
+        return bool(firsts) and all(
+            first.file not in self.exceptions.crashed and first.evidence.line < done.get(first.file, 0)
+            for first in firsts
+        )
 
     def _is_survived(self, firsts: Collection[First]) -> bool:
         """Whether all lines are before the report that the job of their file ended well."""
@@ -199,16 +215,24 @@ class _Case:
 
     def _is_disproved(self, entry: RuleHits) -> bool:
         """Whether training steps after a failure show that the job survived it, or that a retry succeeded."""
-        trained, rule = self.reading.trained, entry.rule
-        survivable = rule.explains and rule.layer != OF_JOB and not self.is_reported
-        if not entry.firsts or not (rule.retried or survivable):
-            return False
-        return all(first.evidence.line < trained.get(first.file, 0) for first in entry.firsts)
+        rule = entry.rule
+        is_survivable = (rule.explains or rule.reports) and rule.layer != OF_JOB and not self.is_reported
+        return (is_survivable and self._trained_after(entry)) or self._is_before_training(entry)
+
+    def _is_before_training(self, entry: RuleHits) -> bool:
+        """Whether training went on after a failure that a process may go on after."""
+        return entry.rule.retried and self._trained_after(entry)
+
+    def _trained_after(self, entry: RuleHits) -> bool:
+        """Whether training steps follow all lines of a rule."""
+        trained = self.reading.trained
+        return bool(entry.firsts) and all(
+            first.evidence.line < trained.get(first.file, 0) for first in entry.firsts
+        )
 
     def _survived(self, entry: RuleHits, finding: LogFinding) -> LogFinding:
         """Return a finding that the job survived as a fact."""
-        survived = self._is_survived(entry.firsts) or self._is_disproved(entry)
-        if finding.severity == "note" or not survived:
+        if finding.severity == "note" or not (self._is_outdated(entry) or self._is_disproved(entry)):
             return finding
         return replace(finding, role="fact", severity="note")
 
@@ -226,7 +250,12 @@ class _Case:
 
     def candidates(self) -> list[Candidate]:
         """Return all candidates, in any order, without those that the job survived."""
-        return [each for each in self._candidates() if not self._is_survived(each.hits.firsts)]
+        return [each for each in self._candidates() if not self._is_outdated(each.hits)]
+
+    def _is_outdated(self, entry: RuleHits) -> bool:
+        """Whether the job ended well after all lines of a rule, or has restarted and trains."""
+        is_dismissed = entry.rule.id == TERMINATED and self._is_dismissed(entry.firsts)
+        return is_dismissed or self._is_survived(entry.firsts)
 
     def _candidates(self) -> list[Candidate]:
         """Return all candidates. A report is none next to a symptom, which says more."""

@@ -19,7 +19,7 @@ from .log_text import PART, PASTED, SEARCHED, apart, straight
 from .nccl_facts import NcclFacts
 from .prefixes import LEARN, Writer, learned, prompted, ray_rank, writer
 from .recorder_dumps import DumpError, Recorders, bounded, rank_of_dump
-from .rules import EXIT_ASKED, FINISHED, WHERE, WIDTH, Book, LogLine, Raw, Tally, Version, book
+from .rules import EXIT_ASKED, FINISHED, RESTARTED, WHERE, WIDTH, Book, LogLine, Raw, Tally, Version, book
 from .short_logs import ShortLog
 from .statement_facts import facts_of
 from .statements import Statements
@@ -295,17 +295,27 @@ class Reading:
         elif not traced:
             self._unknown(line, number)
 
+    def _is_training(self, line: str, number: int) -> bool:
+        """Whether a line is of a training, which shows whether it went on after an error, or has diverged."""
+        errors = self.error_lines
+        if may_diverge(line) and errors.diverged(self._read(line, number)):
+            return True
+        if not (errors.open_here or self.exceptions.pending or self._at.steps_awaited) or not is_alive(
+            line
+        ):
+            return False
+        if self._at.count_step():
+            self.trained[self._at.number] = number
+        errors.outlive()
+        self.exceptions.alive(self._writer(line).stream)
+        return True
+
     def _unknown(self, line: str, number: int) -> None:
         """Read a line without a needle: of a training, or of an error that no rule knows."""
         errors = self.error_lines
-        if may_diverge(line) and errors.diverged(self._read(line, number)):
+        if self._is_training(line, number):
             return
-        if (errors.open_here or self.exceptions.pending or self._at.steps_awaited) and is_alive(line):
-            if self._at.count_step():
-                self.trained[self._at.number] = number
-            errors.outlive()
-            self.exceptions.alive(self._writer(line).stream)
-        elif number == self._at.ignored + 1:
+        if number == self._at.ignored + 1:
             return
         elif number == self._at.exit_asked + 1 and (zero := ZERO.match(line)):
             self.tally.add(self.tally.hits(FINISHED).rule, zero, self._read(line, number).head, number)
@@ -343,12 +353,12 @@ class Reading:
             self._at.ignored = number
         elif first[1] == EXIT_ASKED:
             self._at.exit_asked = number
-        elif first[1] in NEEDLES:
+        elif self.book.has_any(" " + line, first, NEEDLES):
             ended = self.exceptions.ended(read)
         fired = self._fired(" " + line, first, read.head, number, bare=True)
         if fired:
             self.error_lines.explain(read)
-        elif number != self._at.ignored + 1:
+        elif number != self._at.ignored + 1 and (ended or traced or not self._is_training(line, number)):
             self.error_lines.line(read, has_rule=ended or traced)
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> bool:
@@ -360,7 +370,7 @@ class Reading:
             if not (rule.since or rule.until) or rule.holds_for(self.statements.version):
                 self.tally.add(rule, match, head, number)
                 fired = fired or rule.id != WHERE
-                if rule.retried or rule.explains:
+                if rule.retried or rule.explains or rule.reports or rule.id == RESTARTED:
                     self._at.steps_awaited = SIGNS
                     self.trained.pop(self._at.number, None)
                 if rule.id in REPORTS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, NamedTuple
@@ -30,6 +30,10 @@ OTHERS = (*STARTS, IGNORED, *RAY, *EXITS, EXIT_ASKED)
 ranks, reports of exits, and a shell's command that prints one."""
 FINISHED = "job-finished"
 """The rule for a report that the job has ended well."""
+DONE = "script-done"
+"""The rule for a line that only says "done", which a shell also prints after a failed command."""
+RESTARTED = "job-restarted"
+"""The rule for a restart. Training after it takes back the failures before it."""
 _IN_GROUP = re.compile(r"\[Rank (\d{1,9})\] Watchdog")
 """The rank in the process group of a collective that timed out."""
 _NAME = re.compile(r"\{([a-z_]+)\}")
@@ -116,6 +120,13 @@ class Book:
         """(line, start) → match of the first needle after a BEFORE character, or None."""
         self.plain = _search({*own, *others})
         """`needle` for lines that are not NCCL's; includes `others`."""
+
+    def has_any(self, line: str, first: re.Match[str], words: Collection[str]) -> bool:
+        """Whether a line has one of these needles, from its first needle on."""
+        needle: re.Match[str] | None = first
+        while needle is not None and needle[1] not in words:
+            needle = self.plain(line, needle.end())
+        return needle is not None
 
     def fired(self, line: str, first: re.Match[str]) -> list[Hit]:
         """Return the rules that a line fires from its first needle on. A rule is dropped if its `unless` rule fires."""
