@@ -102,7 +102,7 @@ def test_the_recording_is_twenty_seconds_of_its_command() -> None:
     assert f"`{head['command']}`" in README
     assert 19.5 <= events[-1][0] <= 20.5
     assert "\ufffd" not in "".join(written for _, _, written in events)
-    verdict = "rank 5 on sim-1 is blocked at checkpoint.py:47 wait_for_upload"
+    verdict = "rank 5 on sim-1 waits for an event or a condition at checkpoint.py:47"
     story = (
         "ms/step",
         "▲ blocked",

@@ -78,7 +78,7 @@ class Recorder(Terminal):
 def play(stage: Stage) -> list[Written]:
     """Return the output of the demo: a hang, its verdict, the stacks, the restart, and the curves. Raises NotShown."""
     with Recorder([DISTUI, *COMMAND], stage.root, stage.env, COLUMNS, LINES) as terminal:
-        terminal.find(r"rank 5 on sim-1 is blocked at checkpoint\.py:47")
+        terminal.find(r"rank 5 on sim-1 waits for an event or a condition at checkpoint\.py:47")
         terminal.wait(0.6)
         terminal.press("w")
         terminal.find("Stacks of 16 ranks")

@@ -292,7 +292,7 @@ async def test_one_failed_node_fails_the_run(run: Rehearsed) -> None:
     assert "host1" in state.end_text
     cause = state.attempts[-1].first_cause
     assert cause is not None
-    assert (cause.node, cause.exit_code, cause.last_lines) == (1, 7, ("broken",))
+    assert (cause.node, cause.exit_code, cause.last_lines[0]) == (1, 7, "broken")
 
 
 def halves(run: Whole) -> Sequence[Route]:
