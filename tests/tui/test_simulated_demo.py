@@ -67,7 +67,9 @@ async def test_only_the_hang_is_named_ten_seconds_later_and_a_restart_resumes(tm
     async with shown(demo, 120, 36) as it:
         began = clock.now()
         await it.until(lambda: "wait: soon one of them hangs" in it.screen())
-        await it.until(lambda: "rank 5 on sim-1 waits for an event or a condition at checkpoint.py:47" in it.screen())
+        await it.until(
+            lambda: "rank 5 on sim-1 waits for an event or a condition at checkpoint.py:47" in it.screen()
+        )
         assert 13 < clock.now() - began < 16
         assert [finding.rank for finding in it.run.state.findings.values()] == [5]
         await it.press("r")
