@@ -178,7 +178,8 @@ class Agent:
         resumed = run.chronicle.replay() and not (job_restarted and run.state.phase.ended)
         if not resumed or not run.state.run:  # a journal may be lost while its run continues
             created = RunCreated(record.run, record.name, record.host, summarise(run.plan))
-            run.emit(created, at=record.created if self._mode is StartMode.READ else None)
+            # The runner may already have started. After a restart of the job, the record is of its first start.
+            run.emit(created, at=None if job_restarted else record.created)
         return resumed
 
     async def run(self, ready: Callable[[], None]) -> None:
