@@ -186,6 +186,11 @@ class ErrorLines:
         self.awaited = 0
         """Number of the line that continues the newest message after its colon; 0 for none."""
 
+    @property
+    def count(self) -> int:
+        """Number of messages of this file."""
+        return self._counts[self._file]
+
     def open(self, file: int) -> None:
         """Start a file with this number (from 1)."""
         self._file, self.open_here, self.awaited = file, False, 0
@@ -281,12 +286,16 @@ class ErrorLines:
         if last.first.evidence.line == line.number - 1 and PHRASES["cpp_message"].match(line.text):
             self._kept.pop()
 
-    def introduces(self, line: LogLine) -> None:
-        """Mark the writer's message directly above a traceback as its title. The exception explains more."""
+    def introduces(self, line: LogLine) -> bool:
+        """Mark the writer's message directly above a traceback as its title. The exception explains more.
+
+        Return True if there is such a message.
+        """
         last = self._newest()
         if last is None or line.number - last.first.evidence.line > 1 or last.stream != line.stream:
-            return
+            return False
         last.title = last.title or (last.failure is None and last.sureness is not Sureness.ENDED)
+        return True
 
     def outlive(self) -> None:
         """Mark all messages of this file as outlived, because training goes on."""

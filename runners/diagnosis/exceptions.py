@@ -223,6 +223,8 @@ class Exceptions:
         """The exception before a chained one, by stream."""
         self._classes: dict[tuple[Any, ...], Failure] = {}
         self._ignored: dict[Stream, int] = {}
+        self.ignored_at = -9
+        """Number of the newest line of a traceback whose exception Python ignores."""
         self.endings = Endings()
         self.failed = False
         """Whether a log reports a failed process."""
@@ -322,6 +324,8 @@ class Exceptions:
             self._chain_or_close(trace, text)
             return False
         step = trace.printed.feed(text)
+        if trace.ignored and step in (Step.PART, Step.RAISED):
+            self.ignored_at = number
         if step is Step.RAISED:
             trace.raised = trace.evidence(number, line)
             self.pending = True

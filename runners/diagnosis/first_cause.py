@@ -183,11 +183,13 @@ class _Case:
         """Return the line of the report that the job ended well, or has restarted and trains, by file number."""
         restarts = [entry for entry in self._fired(RESTARTED) if self._trained_after(entry)]
         reports = [first for entry in restarts for first in entry.firsts] + self._ends(FINISHED)
-        return {
-            first.file: first.evidence.line
-            for first in reports
-            if self.exceptions.newest_exits.get(first.file, 0) < first.evidence.line
-        }
+        exits = self.exceptions.newest_exits
+        well = {} if self.exceptions.first_exit is not None else self.reading.well_at()
+        for first in reports:
+            line = first.evidence.line
+            if exits.get(first.file, 0) < line:
+                well[first.file] = max(line, well.get(first.file, 0))
+        return well
 
     def _ends(self, rule: str) -> list[First]:
         """Return the reports of a good end by this rule that are near the end of their file."""

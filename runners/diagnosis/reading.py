@@ -13,6 +13,7 @@ from .error_lines import ErrorLines, is_alive, is_glog_warning, may_diverge, may
 from .exceptions import SIGNS, Exceptions
 from .exits import NEEDLES
 from .file_names import NOBODYS, PROCESS, Whose, owners
+from .going_on import GoingOn
 from .heads import MARK, SOURCES, Head, old_mark, parse_head, stamp_of
 from .log_sources import BrokenOff, Source, Unread
 from .log_text import PART, PASTED, SEARCHED, apart, straight
@@ -34,6 +35,12 @@ PREFIX = 1000
 """Maximum length of a one-line traceback's prefix, which is repeated before each of its lines."""
 HEADS = 1 << 14
 """Maximum number of cached heads. Threads write many lines with the same head."""
+
+OF_SCHEDULERS = ("job", "slurm", "kubernetes")
+"""Layers of rules whose errors end a job whatever its ranks still print."""
+
+THREAD = "in _bootstrap_inner"
+"""A frame of a thread whose exception ends only the thread."""
 
 Handler = Callable[[Statements, Head, str], None]
 
@@ -85,6 +92,8 @@ class _Place:
     """Number of the newest line with a warning of torch, which a stack in C++ may follow."""
     steps_awaited: int = 0
     """Number of training steps that would show that a failed attempt was retried."""
+    going_on: GoingOn | None = None
+    """What follows the newest error; None before the first one."""
     version: Version = ()
     prefix: re.Pattern[str] | None = None
     """Prefix of its lines; see prefixes.learned."""
@@ -118,6 +127,8 @@ class Reading:
         self.nccl_lines = 0
         self.trained: dict[int, int] = {}
         """Line of training after the newest failure that is retried, by file number."""
+        self._going_on: dict[int, GoingOn] = {}
+        """What follows the newest error, by number of the files with errors."""
         self._heads, self._places = dict[str, Head](), dict[str, _Place]()
         self._lengths: dict[int, int] = {}
         """Lines of the files that were left."""
@@ -263,7 +274,7 @@ class Reading:
         if level == "WARN":
             place, text = self._at, line[mark.start() :]
             read = LogLine(place.number, place.name, number, line, text, self._head(prefix))
-            self.error_lines.line(read, has_rule=False)
+            self._report(read, has_rule=False)
 
     def _version(self, line: str, mark: re.Match[str], number: int) -> None:
         """Read a line with NCCL's version, which also ends one of torch's sentences."""
@@ -275,6 +286,32 @@ class Reading:
         if first := self.book.needle(padded := " " + line):
             self._fired(padded, first, self._head(line[: mark.start()]), number)
 
+    def _error(self, number: int, rank: int | None, is_final: bool = False) -> GoingOn:
+        """Note an error of this file. The job may go on after it unless it is final."""
+        going_on = self._at.going_on
+        if going_on is None:
+            going_on = self._at.going_on = self._going_on[self._at.number] = GoingOn(number)
+        going_on.error(number, rank)
+        going_on.is_final = going_on.is_final or is_final
+        return going_on
+
+    def _report(self, line: LogLine, has_rule: bool) -> None:
+        """Read a line that may report an error, and note whether it does."""
+        errors = self.error_lines
+        kept = errors.count
+        errors.line(line, has_rule)
+        if errors.count > kept or errors.full:
+            self._error(line.number, line.head.rank)
+
+    def well_at(self) -> dict[int, int]:
+        """Return the line that shows that the job went on after its errors or ended well, by file number.
+
+        Return {} if a file with errors has no such line: the others may only have gone on for a while.
+        """
+        lengths = self.lengths
+        well = {file: each.well_at(lengths.get(file, 0)) for file, each in self._going_on.items()}
+        return well if all(well.values()) else {}
+
     def _parts(self, line: str, number: int) -> None:
         before, self._at.line = self._at.line, number
         self.feed(line.split(PART), step=0)
@@ -283,13 +320,19 @@ class Reading:
     def _unmarked(self, line: str, number: int) -> None:
         """Read a line that is not NCCL's."""
         line = straight(line)
+        if (going_on := self._at.going_on) is not None:
+            rank = self._writer(line).rank if going_on.ranks else None
+            if rank is None or rank in going_on.ranks:
+                going_on.line(line, number)
         if "[W" in line and is_glog_warning(line):
             self._at.warned = number
         elif number == self._at.warned + 1 and RAISED_FROM in line:
             return
         traced = self.exceptions.within and self._traced(line, number)
         if self.short.open and self.short.asks(line, number) and not traced:
-            self.short.take(self._read(line, number))
+            read = self._read(line, number)
+            self.short.take(read)
+            self._error(number, read.head.rank)
         if first := self.book.plain(" " + line):
             self._plain(line, first, number, traced)
         elif not traced:
@@ -320,7 +363,7 @@ class Reading:
         elif number == self._at.exit_asked + 1 and (zero := ZERO.match(line)):
             self.tally.add(self.tally.hits(FINISHED).rule, zero, self._read(line, number).head, number)
         elif number == errors.awaited or (not errors.full and may_report(line)):
-            errors.line(self._read(line, number), has_rule=False)
+            self._report(self._read(line, number), has_rule=False)
 
     def _unfolded(self, line: str) -> str | None:
         """Split a one-line traceback into lines with PART between them; None for any other line."""
@@ -332,7 +375,12 @@ class Reading:
     def _traced(self, line: str, number: int) -> bool:
         """Whether a line belongs to an open traceback."""
         wrote = self._writer(line)
-        return self.exceptions.line(wrote.text, line, wrote.stream, number)
+        is_traced = self.exceptions.line(wrote.text, line, wrote.stream, number)
+        if is_traced:
+            going_on = self._error(number, wrote.rank)
+            if THREAD in line:
+                going_on.caught(wrote.pid)
+        return is_traced
 
     def _plain(self, line: str, first: re.Match[str], number: int, traced: bool) -> None:
         """Read a line with a needle that is not NCCL's."""
@@ -342,12 +390,7 @@ class Reading:
             if (parts := self._unfolded(line)) is not None:
                 self._parts(parts, number)
                 return
-            before, begun, _ = read.text.partition(BEGIN)
-            if begun and may_report(before):
-                self.error_lines.line(read._replace(text=before.rstrip(": ")), has_rule=False)
-            self.exceptions.begin(read)
-            if first[1] == BEGIN:
-                self.error_lines.introduces(read)
+            self._begin_traceback(read, first[1])
         elif first[1] == IGNORED:
             self.exceptions.ignore(read.stream, number)
             self._at.ignored = number
@@ -358,8 +401,22 @@ class Reading:
         fired = self._fired(" " + line, first, read.head, number, bare=True)
         if fired:
             self.error_lines.explain(read)
-        elif number != self._at.ignored + 1 and (ended or traced or not self._is_training(line, number)):
-            self.error_lines.line(read, has_rule=ended or traced)
+        elif number not in (self._at.ignored + 1, self.exceptions.ignored_at) and (
+            ended or traced or not self._is_training(line, number)
+        ):
+            self._report(read, has_rule=ended or traced)
+
+    def _begin_traceback(self, read: LogLine, sign: str) -> None:
+        """Read the first line of an exception. `sign`: what it begins with."""
+        before, begun, _ = read.text.partition(BEGIN)
+        if begun and may_report(before):
+            self._report(read._replace(text=before.rstrip(": ")), has_rule=False)
+        self.exceptions.begin(read)
+        if sign == BEGIN:
+            is_logged = self.error_lines.introduces(read)
+            going_on = self._error(read.number, read.head.rank)
+            if not is_logged:
+                going_on.traceback(self._writer(read.raw).pid)
 
     def _fired(self, line: str, first: re.Match[str], head: Head, number: int, bare: bool = False) -> bool:
         """Return True if a rule explains the line. `bare`: the line is not NCCL's."""
@@ -370,6 +427,8 @@ class Reading:
             if not (rule.since or rule.until) or rule.holds_for(self.statements.version):
                 self.tally.add(rule, match, head, number)
                 fired = fired or rule.id != WHERE
+                if rule.severity == "error":
+                    self._error(number, head.rank, is_final=rule.layer in OF_SCHEDULERS)
                 if rule.retried or rule.explains or rule.reports or rule.id == RESTARTED:
                     self._at.steps_awaited = SIGNS
                     self.trained.pop(self._at.number, None)

@@ -106,7 +106,7 @@ def test_stamps_of_shippers_are_no_part_of_it() -> None:
 
 
 def test_one_that_the_script_went_on_after_is_a_hint() -> None:
-    more = [f"step {step}" for step in range(LAST + 1)]
+    more = [f"part {part}" for part in range(LAST + 1)]
     (found,) = said([*TRACE, *more]).findings
     assert (found.role, found.severity) == ("hint", "warning")
     assert found.remedy.startswith("The script may have gone on after it")
