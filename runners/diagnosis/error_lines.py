@@ -191,6 +191,12 @@ class ErrorLines:
         """Number of messages of this file."""
         return self._counts[self._file]
 
+    @property
+    def ends_process(self) -> bool:
+        """Whether the newest message has a form in which processes end, and no logger wrote it."""
+        last = self._newest()
+        return last is not None and last.sureness is Sureness.ENDED
+
     def open(self, file: int) -> None:
         """Start a file with this number (from 1)."""
         self._file, self.open_here, self.awaited = file, False, 0

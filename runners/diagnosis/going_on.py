@@ -6,11 +6,13 @@ import re
 from collections import deque
 
 COUNTER = re.compile(
-    r"\b(?:global[_ ])?(?:step|iter|iteration|epoch|batch|update|episode|round)s?\b"
+    r"\b(?:global[_ ])?(?:step|iter|iteration|epoch|batch|episode)s?\b"
     r"(?:\(\w+\))?[\W_]{0,6}(?=\d)",
     re.IGNORECASE,
 )
 """A word that counts progress, before its number."""
+REPEATED = re.compile(r"\bretr(?:y|ies)|\battempt|\bwait|\btime[sd]? ?out|\bresum|\brestor", re.IGNORECASE)
+"""Words of a line that counts tries, not progress."""
 ROW = re.compile(r"\s*(?:[\w.+-]+\s+){7}")
 """A row of a table: at least seven columns before the last."""
 PROCESS = re.compile(r"\bpid=(\d+)")
@@ -36,7 +38,7 @@ ORDERLY = re.compile(
     r"\b(?:sav(?:ed|ing)|written|wrote)\b.{0,60}(?:model|checkpoint|ckpt|weights|results?|metrics|best|final|step)"
     r"|\b(?:training|benchmark|evaluation|fine-?tuning|pretraining|epochs?)\b.{0,30}\b(?:finished|completed?|done)\b"
     r"|\b(?:finished|completed) .{0,30}\b(?:training|benchmark|evaluation|fine-?tuning|pretraining|epochs?)\b"
-    r"|\bsucceeded\W*$|\bexit(?: code)?:? 0\b|\bthroughput\b.{0,30}\d"
+    r"|\bsucceeded\W*$|\bexit(?: code)?:? 0\b|^\W*throughput\b.{0,30}[1-9]"
     r"|\bmax(?:imum)? number of (?:steps|epochs)\b|\bOut of bounds values : 0 OK)",
     re.IGNORECASE,
 )
@@ -47,6 +49,8 @@ STOPPED = re.compile(
     re.IGNORECASE,
 )
 """Words after an error that make the end no orderly one."""
+DECISIVE = re.compile(r"\bexit(?:ed)?(?: with)?(?: code)?:? 0\b|\b[Ff]inished train(?:ing)?\b")
+"""An end after which a job that has made progress since its error was well."""
 FOLLOWED = 2000
 """Lines after an error that are searched for signs that the job went on."""
 
@@ -58,7 +62,7 @@ class GoingOn:
         self.ranks: set[int] = set()
         """Known ranks of all errors of the file."""
         self.is_final = False
-        """Whether an error ends the job whatever follows it: of a scheduler."""
+        """Whether an error ends the job whatever follows it: of a scheduler, a crash, a watchdog."""
         self.went_on_at = 0
         """Line that shows that the job went on; 0 if none does."""
         self._counters: dict[str, tuple[tuple[int, ...], int]] = {}
@@ -94,7 +98,7 @@ class GoingOn:
             self._last.append(line)
             self._stopped = self._stopped or STOPPED.search(line, 0, SEARCHED) is not None
         match = COUNTER.search(line, 0, SEARCHED)
-        if match is not None:
+        if match is not None and REPEATED.search(line, 0, SEARCHED) is None:
             if self._uncaught and (process := PROCESS.search(line, 0, match.start())) is not None:
                 self.caught(process[1])
             needed = GROWN_AFTER_TRACEBACK if self._uncaught else GROWN
@@ -121,5 +125,8 @@ class GoingOn:
     def _is_orderly(self, length: int) -> bool:
         """Whether the file ends with the results of the job, some lines after its newest error."""
         is_late = LINES <= length - self._error_at <= FOLLOWED
-        is_good = is_late and not self._uncaught and not self._stopped
-        return is_good and any(map(ORDERLY.match, self._last))
+        if not is_late:
+            return False
+        if any(times >= GROWN for _, times in self._counters.values()):
+            return any(map(DECISIVE.search, self._last))
+        return not self._uncaught and not self._stopped and any(map(ORDERLY.match, self._last))

@@ -36,8 +36,12 @@ PREFIX = 1000
 HEADS = 1 << 14
 """Maximum number of cached heads. Threads write many lines with the same head."""
 
-OF_SCHEDULERS = ("job", "slurm", "kubernetes")
+FINAL_LAYERS = ("job", "slurm", "kubernetes", "kernel")
 """Layers of rules whose errors end a job whatever its ranks still print."""
+CRASHED = re.compile(
+    r"Fatal Python error|terminate called|[Ss]egmentation fault|core dumped|Watchdog caught"
+)
+"""A process does not go on after such a line, whatever the others print."""
 
 THREAD = "in _bootstrap_inner"
 """A frame of a thread whose exception ends only the thread."""
@@ -300,8 +304,11 @@ class Reading:
         errors = self.error_lines
         kept = errors.count
         errors.line(line, has_rule)
-        if errors.count > kept or errors.full:
-            self._error(line.number, line.head.rank)
+        if errors.count == kept and not errors.full:
+            return
+        going_on = self._error(line.number, line.head.rank, CRASHED.search(line.text) is not None)
+        if not has_rule and errors.ends_process:
+            going_on.traceback(self._writer(line.raw).pid)
 
     def well_at(self) -> dict[int, int]:
         """Return the line that shows that the job went on after its errors or ended well, by file number.
@@ -428,7 +435,11 @@ class Reading:
                 self.tally.add(rule, match, head, number)
                 fired = fired or rule.id != WHERE
                 if rule.severity == "error":
-                    self._error(number, head.rank, is_final=rule.layer in OF_SCHEDULERS)
+                    self._error(
+                        number,
+                        head.rank,
+                        is_final=rule.layer in FINAL_LAYERS or CRASHED.search(line) is not None,
+                    )
                 if rule.retried or rule.explains or rule.reports or rule.id == RESTARTED:
                     self._at.steps_awaited = SIGNS
                     self.trained.pop(self._at.number, None)
