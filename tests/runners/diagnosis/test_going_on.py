@@ -47,7 +47,7 @@ def failed(tmp_path: Path, text: str) -> bool:
         f"{LOGGED}\n{STEPS}",
         f"{CAUGHT}{STEPS}",
         f"{LOGGED}\n{RESULTS}\n",
-        f"{TRACEBACK}{STEPS}cleaning up\n1 shard failed\nrun: exit 0\n",
+        f"{TRACEBACK}{STEPS}cleaning up\nstopping the loader\nrun: exit 0\n",
         f"{TRACEBACK}{STEPS}train: global step 700, width 12\n",
         of("(T pid=7) ", TRACEBACK + STEPS),
     ],
