@@ -1,4 +1,4 @@
-"""1,074 logs after public threads (tests/corpus/threads): how often the headline names the first cause.
+"""1,098 logs after public threads (tests/corpus/threads): how often the headline names the first cause.
 
 The held-out half is there for its score alone: a rule or a pattern is never written after one of its logs.
 """
