@@ -328,7 +328,7 @@ class Reading:
         """Read a line that is not NCCL's."""
         line = straight(line)
         if (going_on := self._at.going_on) is not None:
-            rank = self._writer(line).rank if going_on.ranks else None
+            rank = own_rank(self._writer(line)) if going_on.ranks else None
             if rank is None or rank in going_on.ranks:
                 going_on.line(line, number)
         if "[W" in line and is_glog_warning(line):
@@ -384,7 +384,7 @@ class Reading:
         wrote = self._writer(line)
         is_traced = self.exceptions.line(wrote.text, line, wrote.stream, number)
         if is_traced:
-            going_on = self._error(number, wrote.rank)
+            going_on = self._error(number, own_rank(wrote))
             if THREAD in line:
                 going_on.caught(wrote.pid)
         return is_traced
@@ -512,6 +512,11 @@ class Reading:
     def facts(self) -> NcclFacts:
         """Return everything read so far in the form that nodes send."""
         return facts_of(self.statements, self.tally, self.lines, self.nccl_lines)
+
+
+def own_rank(wrote: Writer) -> int | None:
+    """Return the rank that a line names, else the local rank."""
+    return wrote.local if wrote.rank is None else wrote.rank
 
 
 def _other(word: str) -> tuple[Handler, bool] | None:
