@@ -90,10 +90,12 @@ class GoingOn:
         """Note that the newest traceback of this process ended only a thread, or that the process goes on."""
         self._uncaught.discard(pid)
 
+    def is_decided(self, number: int) -> bool:
+        """Whether lines from this number on change nothing until the next error."""
+        return self.went_on_at > 0 or number - self._error_at > FOLLOWED
+
     def line(self, line: str, number: int) -> None:
         """Read a line that reports no error."""
-        if self.went_on_at or number - self._error_at > FOLLOWED:
-            return
         if line.strip():
             self._last.append(line)
             self._stopped = self._stopped or STOPPED.search(line, 0, SEARCHED) is not None

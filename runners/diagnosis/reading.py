@@ -97,7 +97,7 @@ class _Place:
     steps_awaited: int = 0
     """Number of training steps that would show that a failed attempt was retried."""
     going_on: GoingOn | None = None
-    """What follows the newest error; None before the first one."""
+    """What follows the newest error; None before the first one, and while further lines change nothing."""
     version: Version = ()
     prefix: re.Pattern[str] | None = None
     """Prefix of its lines; see prefixes.learned."""
@@ -292,9 +292,10 @@ class Reading:
 
     def _error(self, number: int, rank: int | None, is_final: bool = False) -> GoingOn:
         """Note an error of this file. The job may go on after it unless it is final."""
-        going_on = self._at.going_on
+        going_on = self._going_on.get(self._at.number)
         if going_on is None:
-            going_on = self._at.going_on = self._going_on[self._at.number] = GoingOn(number)
+            going_on = self._going_on[self._at.number] = GoingOn(number)
+        self._at.going_on = going_on
         going_on.error(number, rank)
         going_on.is_final = going_on.is_final or is_final
         return going_on
@@ -331,6 +332,8 @@ class Reading:
             rank = own_rank(self._writer(line)) if going_on.ranks else None
             if rank is None or rank in going_on.ranks:
                 going_on.line(line, number)
+            if going_on.is_decided(number):
+                self._at.going_on = None
         if "[W" in line and is_glog_warning(line):
             self._at.warned = number
         elif number == self._at.warned + 1 and RAISED_FROM in line:
