@@ -12,12 +12,15 @@ from ..text_formats import Unreadable, whole
 from . import script
 from .batch_sizes import arguments
 from .launch_sites import Launch
+from .launcher_calls import Setting
 from .lint_rules import case, issue
 from .script_arguments import check_arguments
 from .shell import Word
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that launchers set for each rank."""
+INIT_READS = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+"""Variables that init_process_group() reads with its default, env://."""
 SPAWNING = frozenset(
     {
         "spawn",
@@ -98,40 +101,42 @@ def _strict_reads(seen: script.ScriptContents) -> set[str]:
 
 def _unset_variables(started: Started) -> Iterator[Finding]:
     """Report variables of a rank that the script needs, and that nothing sets without a launcher."""
-    launch, seen = started.launch, started.seen
+    launch = started.launch
     if launch.call.program != "python" or READS_MORE.search(launch.script.text):
         return
-    needed = _strict_reads(seen) & set(RANK_VARIABLES)
-    init = next((call for full, call in seen.calls if full == INIT), None)
-    is_default = init is not None and OWN_SETUP.search(started.source) is None
-    if (
-        init is not None
-        and is_default
-        and not {word.arg for word in init.keywords}
-        & {
-            "init_method",
-            "rank",
-            "store",
-            None,
-        }
-    ):
-        needed |= {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-    settings = (*launch.script.settings, *launch.call.inner)
-    given = {setting.name for setting in settings if setting.exported or "set -a" in launch.script.text}
-    unexported = {setting.name for setting in settings} - given
-    given |= set(launch.around.env) | {write.name for write in seen.writes}
-    given |= {word.text.partition("=")[0] for word in launch.call.before}
-    missing = [name for name in RANK_VARIABLES if name in needed - given]
-    lost = [name for name in missing if name in unexported]
-    if lost:
-        setting = next(setting for setting in settings if setting.name == lost[0])
+    missing = [name for name in RANK_VARIABLES if name in _needed(started) - _given(started)]
+    unexported = [setting for setting in _settings(launch) if setting.name in missing]
+    if unexported:
+        setting = min(unexported, key=lambda setting: missing.index(setting.name))
         where = launch.around.at(setting.line)
-        yield case("L61", "unexported", where, {"name": lost[0]}, value=lost[0])
+        yield case("L61", "unexported", where, {"name": setting.name}, value=setting.name)
     elif missing and not _exports_names(launch):
         by_srun = launch.site.step is not None
         facts = {"names": ", ".join(missing), "program": "srun python" if by_srun else "python"}
-        name = "step" if by_srun else "plain"
-        yield case("L69", name, launch.where, facts, value=missing[0])
+        yield case("L69", "step" if by_srun else "plain", launch.where, facts, value=missing[0])
+
+
+def _needed(started: Started) -> set[str]:
+    """Return the variables of a rank that the script reads, or init_process_group() for it."""
+    needed = _strict_reads(started.seen) & set(RANK_VARIABLES)
+    init = next((call for full, call in started.seen.calls if full == INIT), None)
+    if init is None or OWN_SETUP.search(started.source):
+        return needed
+    is_told = {word.arg for word in init.keywords} & {"init_method", "rank", "store", None}
+    return needed if is_told else needed | INIT_READS
+
+
+def _given(started: Started) -> set[str]:
+    """Return the variables that the launch exports, the surroundings set, or the script writes."""
+    launch = started.launch
+    exports_all = "set -a" in launch.script.text
+    exported = {setting.name for setting in _settings(launch) if setting.exported or exports_all}
+    before = {word.text.partition("=")[0] for word in launch.call.before}
+    return exported | before | set(launch.around.env) | {write.name for write in started.seen.writes}
+
+
+def _settings(launch: Launch) -> tuple[Setting, ...]:
+    return (*launch.script.settings, *launch.call.inner)
 
 
 def _exports_names(launch: Launch) -> bool:
