@@ -16,6 +16,7 @@ from .launcher_calls import Setting
 from .lint_rules import case, issue
 from .script_arguments import check_arguments
 from .shell import Word
+from .slurm import Slurm
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Variables that launchers set for each rank."""
@@ -150,14 +151,7 @@ def _one_gpu_each(started: Started) -> Iterator[Finding]:
     launch, step = started.launch, started.launch.site.step
     if step is None or (launch.site.per_node or 1) < 2 or launch.call.program != "python":
         return
-    binding = step.text("gpu-bind")
-    if (
-        binding.endswith("none")
-        or binding.startswith("closest")
-        or (step.gpus_per_task != 1 and not binding.startswith(("single", "per_task:1")))
-    ):
-        return
-    if b"device_count" in started.source:
+    if not _sees_one_gpu(step) or b"device_count" in started.source:
         return
     call = next(
         (call for full, call in started.seen.calls if full == SET_DEVICE and _is_by_rank(call)), None
@@ -166,9 +160,17 @@ def _one_gpu_each(started: Started) -> Iterator[Finding]:
     if call is None and text is None:
         return
     line = call.lineno if call else started.source.count(b"\n", 0, text.start() if text else 0) + 1
-    option = "--gpus-per-task=1" if step.gpus_per_task == 1 else f"--gpu-bind={binding}"
+    option = "--gpus-per-task=1" if step.gpus_per_task == 1 else f"--gpu-bind={step.text('gpu-bind')}"
     facts = {"option": option, "place": f"{started.path.text}:{line}"}
     yield case("L63", "task", launch.where, facts, value=option)
+
+
+def _sees_one_gpu(step: Slurm) -> bool:
+    """Return True if each task of a step sees one GPU."""
+    binding = step.text("gpu-bind")
+    if binding.endswith("none") or binding.startswith("closest"):
+        return False
+    return step.gpus_per_task == 1 or binding.startswith(("single", "per_task:1"))
 
 
 def _is_by_rank(call: ast.Call) -> bool:
