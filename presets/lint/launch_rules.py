@@ -44,30 +44,29 @@ def check_launch(launch: Launch) -> Iterator[Finding]:
 
 def _first_node_only(launch: Launch) -> Iterator[Finding]:
     """Report a launch for several nodes in a batch script, outside of a step."""
-    batch, site, program = launch.around.batch, launch.site, launch.call.program
-    if batch is None or site.on_each or site.remote or program not in ("torchrun", "accelerate", "python"):
-        return
-    if _spreads(launch.script) or launch.call.command.is_conditional:
+    batch, program = launch.around.batch, launch.call.program
+    if batch is None or not _stays_on_first_node(launch):
         return
     told, nodes = launch.told_nodes(), batch.nodes
-    by_step = re.search(r"SLURM_(STEP_|PROCID|NODEID|LOCALID)", launch.script.text) is not None
-    if told and told > 1 and nodes == 1:
-        return  # L35 compares the two numbers
-    if told and told > 1:
+    if told and told > 1 and nodes != 1:  # L35 compares the two numbers
+        by_step = re.search(r"SLURM_(STEP_|PROCID|NODEID|LOCALID)", launch.script.text) is not None
         name = "inside" if by_step else "waits"
         severity: Severity = "warning" if by_step else "error"
-        file = launch.around.file or "FILE"
-        yield case(
-            "L56", name, launch.where, {"program": program, "nodes": told, "file": file}, severity=severity
-        )
+        facts = {"program": program, "nodes": told, "file": launch.around.file or "FILE"}
+        yield case("L56", name, launch.where, facts, severity=severity)
     elif told == 1 and nodes and nodes > 1 and _is_last(launch):
-        yield case(
-            "L56",
-            "idle",
-            launch.where,
-            {"program": program, "nodes": nodes, "others": nodes - 1},
-            severity="note" if program == "python" else "warning",
-        )
+        severity = "note" if program == "python" else "warning"
+        facts = {"program": program, "nodes": nodes, "others": nodes - 1}
+        yield case("L56", "idle", launch.where, facts, severity=severity)
+
+
+def _stays_on_first_node(launch: Launch) -> bool:
+    """Return True if nothing visible brings a launch of the batch script to the other nodes."""
+    if launch.site.on_each or launch.site.remote:
+        return False
+    if launch.call.program not in ("torchrun", "accelerate", "python"):
+        return False
+    return not (_spreads(launch.script) or launch.call.command.is_conditional)
 
 
 def _is_last(launch: Launch) -> bool:
@@ -88,27 +87,31 @@ def _is_spreading(command: Command) -> bool:
 
 def _several_per_node(launch: Launch) -> Iterator[Finding]:
     """Report a launcher that srun or mpirun starts once per rank."""
+    if not launch.call.is_launcher or launch.is_deepspeed or (launch.site.copies or 1) < 2:
+        return
+    if launch.site.remote:
+        yield from _several_by_mpi(launch)
+    elif launch.site.step is not None:
+        yield from _several_by_srun(launch)
+
+
+def _several_by_mpi(launch: Launch) -> Iterator[Finding]:
+    told, ranks, copies = launch.told_nodes(), launch.told_ranks(), launch.site.copies or 0
+    if told and copies > told and ranks != 1:
+        facts = {"copies": copies, "program": launch.call.program, "ranks": _ranks(ranks)}
+        yield case("L57", "mpi", launch.where, facts)
+
+
+def _several_by_srun(launch: Launch) -> Iterator[Finding]:
     site, program = launch.site, launch.call.program
-    is_started = site.step is not None or site.remote != ""
-    if not launch.call.is_launcher or not is_started or (site.copies or 1) < 2 or launch.is_deepspeed:
-        return
-    told, ranks = launch.told_nodes(), launch.told_ranks()
-    if site.remote:
-        if told and (site.copies or 0) > told and ranks != 1:
-            yield case(
-                "L57",
-                "mpi",
-                launch.where,
-                {"copies": site.copies, "program": program, "ranks": _ranks(ranks)},
-            )
-        return
+    told, ranks, copies = launch.told_nodes(), launch.told_ranks(), site.copies or 0
     if (site.per_node or 0) > 1 and ranks != 1:
         nodes = "a node" if site.nodes == 1 else "each node"
         facts = {"copies": site.per_node, "program": program, "nodes": nodes, "ranks": _ranks(ranks)}
         yield case("L57", "tasks", launch.where, facts, value=f"{site.per_node} tasks per node")
-    elif told and (site.copies or 0) > told and (told > 1 or _says_nodes(launch)):
+    elif told and copies > told and (told > 1 or _says_nodes(launch)):
         what = "one node each" if told == 1 else f"{told} nodes"
-        yield case("L57", "nodes", launch.where, {"copies": site.copies, "program": program, "told": what})
+        yield case("L57", "nodes", launch.where, {"copies": copies, "program": program, "told": what})
 
 
 def _says_nodes(launch: Launch) -> bool:
