@@ -435,43 +435,44 @@ def _named(manifest: Manifest, name: str) -> Iterator[Finding]:
 
 
 def _train(manifest: Manifest) -> Iterator[Finding]:
+    """Check what a TrainJob says of its runtime and its trainer."""
     spec = manifest.document.get("spec") or MarkupNode(0, None)
     trainer = spec.get("trainer")
     if spec.get("runtimeRef") is None:
         yield case("L72", "runtime", manifest.at("spec"))
     if trainer is None:
         return
-    nodes, each = trainer.number("numNodes"), trainer.number("numProcPerNode")
     amounts = MarkupNode(
         trainer.line, {"resources": trainer.get("resourcesPerNode") or MarkupNode(0, None)}
     )
-    gpus = _gpus(amounts) or None
+    nodes, gpus = trainer.number("numNodes"), _gpus(amounts) or None
     yield from _resources(manifest, amounts)
-    if each and gpus and each != gpus:
-        where = manifest.at("spec", "trainer", "numProcPerNode")
-        facts = {"first": "numProcPerNode", "one": each, "second": "nvidia.com/gpu", "two": gpus}
-        yield case(
-            "L72",
-            "counts",
-            where,
-            facts,
-            value=f"numProcPerNode: {each}",
-            severity="error" if each > gpus else "warning",
-        )
+    yield from _train_counts(manifest, trainer.number("numProcPerNode"), gpus)
     yield from _env(manifest, trainer)
-    text = " ".join(str(item.value) for key in ("command", "args") for item in _items(trainer, key))
-    if (
-        re.search(r"\bpython3? \S+\.py", text)
-        and not OWN_RANKS.search(text)
-        and ((nodes or 1) > 1 or (gpus or 0) > 1)
-    ):
-        where = place(manifest.file, trainer.get("command") or trainer.get("args"), "command")
-        yield case("L72", "plain", where, value="python", severity="warning")
+    if (nodes or 1) > 1 or (gpus or 0) > 1:
+        yield from _train_without_launcher(manifest, trainer)
     env = dict.fromkeys(OPERATORS["TrainJob"], "$")
     around = Surroundings(
         file=manifest.file, nnodes=nodes, gpus=gpus, env=env, is_task=(nodes or 2) > 1, in_image=True
     )
     yield from _command(trainer, around)
+
+
+def _train_counts(manifest: Manifest, each: int | None, gpus: int | None) -> Iterator[Finding]:
+    """Report processes per node that are not as many as the GPUs of a node."""
+    if each and gpus and each != gpus:
+        where = manifest.at("spec", "trainer", "numProcPerNode")
+        facts = {"first": "numProcPerNode", "one": each, "second": "nvidia.com/gpu", "two": gpus}
+        severity: Severity = "error" if each > gpus else "warning"
+        yield case("L72", "counts", where, facts, value=f"numProcPerNode: {each}", severity=severity)
+
+
+def _train_without_launcher(manifest: Manifest, trainer: MarkupNode) -> Iterator[Finding]:
+    """Report plain Python as the command of a trainer with several ranks."""
+    text = " ".join(str(item.value) for key in ("command", "args") for item in _items(trainer, key))
+    if re.search(r"\bpython3? \S+\.py", text) and not OWN_RANKS.search(text):
+        where = place(manifest.file, trainer.get("command") or trainer.get("args"), "command")
+        yield case("L72", "plain", where, value="python", severity="warning")
 
 
 def _jobset(manifest: Manifest) -> Iterator[Finding]:
