@@ -302,28 +302,29 @@ def _knows_volumes(manifest: Manifest) -> bool:
 def _command(container: MarkupNode, around: Surroundings) -> Iterator[Finding]:
     """Check the command of a container."""
     nodes = [item for key in ("command", "args") for item in _items(container, key)]
-    words = [item.shown if not isinstance(item.value, str) else item.value for item in nodes]
+    words = [item.value if isinstance(item.value, str) else item.shown for item in nodes]
     if not words:
         return
-    shells = launch_words()["starters"]["shells"]
-    is_shell = words[0].rpartition("/")[2] in shells
+    if words[0].rpartition("/")[2] not in launch_words()["starters"]["shells"]:
+        yield from launches.check_text(" ".join(map(_quoted, words)), around, nodes[0].line or 1)
+        yield from _without_shell(nodes, words, around)
+        return
     text = next(
         (node for node, word in zip(nodes, words, strict=True) if "\n" in word or " " in word), None
     )
-    if is_shell and text is not None:
+    if text is None:
+        yield from launches.check_text(" ".join(map(_quoted, words)), around, nodes[0].line or 1)
+    else:
         yield from launches.check_text(text.value, around, text.text_line or text.line)
-        return
-    line = nodes[0].line or 1
-    yield from launches.check_text(" ".join(map(_quoted, words)), around, line)
-    operator = next(
-        (node for node, word in zip(nodes, words, strict=True) if word in ("&&", "||", "|", ">", ";")), None
-    )
-    if not is_shell and operator is not None:
-        facts = {"word": operator.value}
-        yield case(
-            "L72", "words", place(around.file, operator, "command"), facts, value=str(operator.value)
-        )
-    if not is_shell and words[0] not in ("/usr/bin/env", "env"):
+
+
+def _without_shell(nodes: list[MarkupNode], words: list[str], around: Surroundings) -> Iterator[Finding]:
+    """Report operators and variables of a shell in a command that no shell reads."""
+    for node, word in zip(nodes, words, strict=True):
+        if word in ("&&", "||", "|", ">", ";"):
+            yield case("L72", "words", place(around.file, node, "command"), {"word": word}, value=word)
+            break
+    if words[0] not in ("/usr/bin/env", "env"):
         yield from _unexpanded(nodes, words, around)
 
 
