@@ -277,6 +277,7 @@ def _c_call_text(does: Doing) -> str:
 
 
 def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
+    """Describe a rank that uses no CPU, or return None if it may still be well."""
     kind = does.position.kind
     if held.external and age < EXTERNAL_S:
         return _external(does, age, held)
@@ -289,19 +290,29 @@ def _asleep(does: Doing, age: float, held: HeldBy) -> Culprit | None:
     if kind in (Kind.STORE, Kind.COLLECTIVE):
         return _verdict("hang-mismatch", does, f"is in {does.position.op}{_at(does)}", still)
     name = {Kind.LOADER: "hang-loader", Kind.CHECKPOINT: "hang-checkpoint"}.get(kind, "hang-not-joined")
-    action = activity.wait_text(does.stack) if kind is Kind.LOCK else _AT.get(kind, "sleeps")
-    if does.until is not None:
-        action = f"sleeps until {time_of_day(does.until, utc=True, date=True)}"
-    if held.worker and kind is Kind.LOADER:
-        action = f"{_AT[kind]}, whose {held.worker}"
-    # The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
-    if held.does and kind is not Kind.LOADER:
-        action = held.does
-    elif does.is_in_kernel:
-        action, held = _IN_KERNEL, held._replace(remedy=_KERNEL)
+    action = _sleeping_text(does, held)
+    if action == _IN_KERNEL:
+        held = held._replace(remedy=_KERNEL)
     severity = "warning" if does.is_hidden and not held.does else "error"
     verdict = _verdict(name, does, _placed(action, does), still, severity)
     return replace(verdict, remedy=held.remedy or verdict.remedy, more=held.proof, lock=held.lock)
+
+
+def _sleeping_text(does: Doing, held: HeldBy) -> str:
+    """Return what a sleeping rank does, by the best evidence of it.
+
+    The kernel's evidence is better than a guess by names, except for a data loader, whose workers cause the wait.
+    """
+    kind = does.position.kind
+    if held.does and kind is not Kind.LOADER:
+        return held.does
+    if does.is_in_kernel:
+        return _IN_KERNEL
+    if held.worker and kind is Kind.LOADER:
+        return f"{_AT[kind]}, whose {held.worker}"
+    if does.until is not None:
+        return f"sleeps until {time_of_day(does.until, utc=True, date=True)}"
+    return activity.wait_text(does.stack) if kind is Kind.LOCK else _AT.get(kind, "sleeps")
 
 
 def _tries_again(does: Doing, pulse: Pulse, age: float) -> bool:
