@@ -427,25 +427,34 @@ def _bad_address(text: str, launch: Launch) -> str:
     name = next(iter(names_in(text)), "")
     setting = _setting(launch, name) if name else None
     value = setting.value.strip("\"'") if setting and not setting.is_conditional else text
-    several = (launch.around.batch.nodes if launch.around.batch else launch.site.nodes) != 1
-    if NODE_LIST.fullmatch(value) and several:
-        return f"{value} is the compressed list of all nodes (node[01-04]), not the name of one."
-    if WHOLE_LIST.fullmatch(value) and several:
-        return "scontrol show hostnames prints all nodes, one a line: this is not the name of one."
     if value.startswith(("$SLURM_SUBMIT_HOST", "${SLURM_SUBMIT_HOST")):
         return "SLURM_SUBMIT_HOST is the machine where sbatch was called, not a node of the job."
-    if value in ("$SKYPILOT_NODE_IPS", "${SKYPILOT_NODE_IPS}") and launch.around.nnodes != 1:
-        return "SKYPILOT_NODE_IPS holds the addresses of all nodes, one a line: this is not the address of one."
-    is_static = launch.call.program == "torchrun" and launch.options.literal("rdzv-backend") in (
-        "",
-        "static",
-    )
-    if is_static and "rdzv-endpoint" not in launch.options.values and LAST_NODE.search(value):
+    if launch.call.program == "torchrun" and _is_last_node(value, launch):
         return "This is the address of the last node, and node 0 is the first one."
     is_plain = launch.call.program == "python" and launch.site.nodes not in (None, 1)
     if is_plain and LOCAL_ADDRESS.fullmatch(value):
         return f"On each node {value} means that node itself."
+    return _list_of_nodes(value, launch)
+
+
+def _list_of_nodes(value: str, launch: Launch) -> str:
+    """Return why a text is a list of several nodes, not the address of one, or ""."""
+    if (launch.around.batch.nodes if launch.around.batch else launch.site.nodes) != 1:
+        if NODE_LIST.fullmatch(value):
+            return f"{value} is the compressed list of all nodes (node[01-04]), not the name of one."
+        if WHOLE_LIST.fullmatch(value):
+            return "scontrol show hostnames prints all nodes, one a line: this is not the name of one."
+    if value in ("$SKYPILOT_NODE_IPS", "${SKYPILOT_NODE_IPS}") and launch.around.nnodes != 1:
+        return "SKYPILOT_NODE_IPS holds the addresses of all nodes, one a line: this is not the address of one."
     return ""
+
+
+def _is_last_node(value: str, launch: Launch) -> bool:
+    """Return True if a static rendezvous of torchrun gets the last of the job's nodes."""
+    is_static = launch.options.literal("rdzv-backend") in ("", "static")
+    return (
+        is_static and "rdzv-endpoint" not in launch.options.values and LAST_NODE.search(value) is not None
+    )
 
 
 def _world_size(launch: Launch) -> Iterator[Finding]:
