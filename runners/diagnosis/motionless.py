@@ -1,4 +1,4 @@
-"""Report a run in which no rank waits for another, but all sleep and move nothing, as they do if a storage is gone."""
+"""Report a run whose ranks all sleep and move nothing, though none waits for another: perhaps their storage is gone."""
 
 from __future__ import annotations
 
